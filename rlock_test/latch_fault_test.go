@@ -60,35 +60,6 @@ func (b fixture) loadLatchScripts(t testing.TB) {
 	answer(l.Delete(context.Background())).ok(t)
 }
 
-// A call whose caller has left ends in the background: it counts down, and it sets the count.
-func TestLatchCallersLeave(t *testing.T) {
-	for _, where := range []string{"request", "reply"} {
-		for call, row := range map[string]struct {
-			before, after int64
-			do            func(context.Context, *rlock.CountDownLatch) error
-		}{
-			"TrySetCount": {0, 5, func(ctx context.Context, l *rlock.CountDownLatch) error {
-				_, err := l.TrySetCount(ctx, 5)
-				return err
-			}},
-			"CountDown": {5, 4, func(ctx context.Context, l *rlock.CountDownLatch) error { return l.CountDown(ctx) }},
-		} {
-			redistest.RunVirtual(t, where+"/"+call, func(t *testing.T) {
-				b := newFixture(t)
-				watch := b.CountDownLatch(b.name)
-				proxy := redistest.StartProxy(t, redistest.Shared(t))
-				l := newClient(t, redistest.Dial(t, proxy.Addr())).CountDownLatch(b.name)
-				b.loadLatchScripts(t)
-				if row.before > 0 {
-					b.set(t, watch, row.before)
-				}
-				leavesDuring(t, proxy, where, func(ctx context.Context) error { return row.do(ctx, l) })
-				requireCount(t, watch, row.after)
-			})
-		}
-	}
-}
-
 // A late copy of a call does nothing, even if the latch has been set anew.
 func TestLatchCopiesComeLate(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {

@@ -2,7 +2,6 @@ package rlock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
 	"sync"
@@ -322,43 +321,6 @@ func TestLatchOfThousands(t *testing.T) {
 		require.Zero(t, b.Stats().Waiting)
 		redistest.Eventually(t, testTimeout, func() bool { return since()["unsubscribe"] == 1 }, "the subscription ends")
 	})
-}
-
-// Calls whose replies are lost are made again, and count once.
-func TestLatchCountsOnce(t *testing.T) {
-	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
-		for call, do := range map[string]struct {
-			before, after int64
-			call          func(*rlock.CountDownLatch) (bool, error)
-		}{
-			"TrySetCount": {0, 5, func(l *rlock.CountDownLatch) (bool, error) { return l.TrySetCount(context.Background(), 5) }},
-			"CountDown":   {5, 4, func(l *rlock.CountDownLatch) (bool, error) { return true, l.CountDown(context.Background()) }},
-			"the last":    {1, 0, func(l *rlock.CountDownLatch) (bool, error) { return true, l.CountDown(context.Background()) }},
-			"Delete":      {5, 0, func(l *rlock.CountDownLatch) (bool, error) { return l.Delete(context.Background()) }},
-		} {
-			redistest.RunVirtual(t, string(action)+"/"+call, func(t *testing.T) {
-				b := newFixture(t)
-				watch := b.CountDownLatch(b.name)
-				proxy := redistest.StartProxy(t, redistest.Shared(t))
-				l := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout)).CountDownLatch(b.name)
-				b.loadLatchScripts(t)
-				if do.before > 0 {
-					b.set(t, watch, do.before)
-				}
-				proxy.OnReply(nthScript(1, action))
-				proxy.OnReply(nthScript(2, action))
-				result := async(func() error {
-					did, err := do.call(l)
-					if err == nil && !did {
-						err = errors.New("its repeat was taken for another call")
-					}
-					return err
-				})
-				require.NoError(t, within(t, result, testTimeout))
-				requireCount(t, watch, do.after)
-			})
-		}
-	}
 }
 
 func TestLatchOnACluster(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,70 +71,6 @@ func TestPermitsBeyondAll(t *testing.T) {
 		}
 		requirePermits(t, s, 0, 1100)
 	})
-}
-
-// Many goroutines of several processes compete, and some give up. There are never more holders than permits, no two permits have the
-// same slot, and in the end all permits are free.
-func TestPermitsUnderContention(t *testing.T) {
-	for _, plain := range []bool{false, true} {
-		redistest.RunVirtual(t, map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
-			b := newFixture(t)
-			const clients, each, n = 3, 3, 3
-			setPermits(t, b.PermitSemaphore(b.name), n)
-			var slots [n]atomic.Bool
-			var got, gaveUp atomic.Int64
-			var all sync.WaitGroup
-			for i := range clients {
-				var o rlock.Options
-				if plain {
-					o.HandOff.Most = -1
-				}
-				c := newClient(t, b.rdb, o)
-				for j := range each {
-					s := c.PermitSemaphore(b.name)
-					if (i+j)%3 == 0 {
-						s = c.PermitSemaphore(b.name, rlock.WithLease(time.Hour))
-					}
-					all.Go(func() {
-						for range 5 {
-							ctx, cancel := context.WithTimeout(context.Background(), rand.N(60*time.Millisecond))
-							_, p, err := s.AcquireN(context.WithoutCancel(ctx), 1)
-							if rand.N(2) == 0 {
-								if err == nil {
-									assert.NoError(t, p.Release())
-								}
-								_, p, err = s.AcquireN(ctx, 1+rand.N(2))
-							}
-							if err != nil {
-								assert.ErrorIs(t, err, rlock.ErrNotAcquired)
-								gaveUp.Add(1)
-								cancel()
-								continue
-							}
-							for _, slot := range p.Slots() {
-								assert.True(t, slots[slot].CompareAndSwap(false, true), "one permit has slot %d", slot)
-							}
-							got.Add(1)
-							sleep(rand.N(10 * time.Millisecond))
-							for _, slot := range p.Slots() {
-								slots[slot].Store(false)
-							}
-							assert.NoError(t, p.Release())
-							cancel()
-						}
-					})
-				}
-			}
-			all.Wait()
-			t.Logf("%d had permits, %d gave up", got.Load(), gaveUp.Load())
-			require.Positive(t, got.Load())
-			noCalls(t)
-			requirePermits(t, b.PermitSemaphore(b.name), n, 0)
-			for _, key := range []string{permitKey(b.name), slotKey(b.name), "rlock_sem_queue:{" + b.name + "}"} {
-				require.False(t, b.exists(t, key), key)
-			}
-		})
-	}
 }
 
 // A waiting process sends nothing, however many of its goroutines wait. When the holders are gone, nothing is left, here or in Redis.
@@ -250,54 +185,6 @@ func TestPermitsOnACluster(t *testing.T) {
 	}
 }
 
-// Calls whose replies are lost are repeated, and count once.
-func TestPermitsCountOnce(t *testing.T) {
-	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
-		for _, n := range []int{1, 3} {
-			redistest.RunVirtual(t, fmt.Sprint(action, "/", n), func(t *testing.T) {
-				b := newFixture(t)
-				watch := b.PermitSemaphore(b.name)
-				setPermits(t, watch, 5) // also loads the script
-				proxy := redistest.StartProxy(t, redistest.Shared(t))
-				c := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout), rlock.Options{UnlockTimeout: time.Minute})
-				s := c.PermitSemaphore(b.name, rlock.WithLease(time.Minute))
-				proxy.OnReply(nthScript(1, action))
-				proxy.OnReply(nthScript(2, action))
-				held := acquire(t, s, n)
-				requirePermits(t, watch, 5-int64(n), int64(n))
-				proxy.OnReply(nthScript(1, action))
-				proxy.OnReply(nthScript(2, action))
-				require.NoError(t, within(t, async(held.permit.Release), testTimeout))
-				requirePermits(t, watch, 5, 0)
-			})
-		}
-	}
-}
-
-// A caller that leaves takes no permits, whether its call or the reply is late. Permits that it releases are released.
-func TestPermitCallersLeave(t *testing.T) {
-	for _, where := range []string{"request", "reply"} {
-		redistest.RunVirtual(t, where, func(t *testing.T) {
-			b := newFixture(t)
-			watch := b.PermitSemaphore(b.name)
-			setPermits(t, watch, 5)
-			proxy := redistest.StartProxy(t, redistest.Shared(t))
-			c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{UnlockTimeout: 200 * time.Millisecond})
-			s := c.PermitSemaphore(b.name)
-			held := acquire(t, s, 2)
-			noCalls(t)
-			leavesDuring(t, proxy, where, func(ctx context.Context) error { _, _, err := s.AcquireN(ctx, 3); return err })
-			requirePermits(t, watch, 3, 2)
-			holdScript(proxy, where)
-			require.ErrorIs(t, within(t, async(held.permit.Release), wakeTimeout), rlock.ErrUnreachable)
-			require.Zero(t, c.Stats().Holds)
-			proxy.Release()
-			noCalls(t)
-			requirePermits(t, watch, 5, 0)
-		})
-	}
-}
-
 // While Redis is down, each call to it fails with ErrUnreachable. Once Redis is back, released permits are free, and no call has
 // taken any.
 func TestPermitsOutage(t *testing.T) {
@@ -371,35 +258,5 @@ func TestPermitReleasesBesideClose(t *testing.T) {
 			}
 			requirePermits(t, watch, n, 0)
 		}
-	})
-}
-
-// Shutdown waits for sections, and refuses new ones.
-func TestPermitsShutdown(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		watch := newClient(t, b.rdb).PermitSemaphore(b.name)
-		s := b.PermitSemaphore(b.name)
-		setPermits(t, s, 1)
-		held := acquire(t, s, 1)
-		waits, _ := b.permitAsync(t, s, 1)
-		shut := async(func() error { return b.Shutdown(context.Background()) })
-		require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
-		_, _, err := s.Acquire(context.Background())
-		require.ErrorIs(t, err, rlock.ErrClosed)
-		requireStillWaits(t, shut)
-		require.NoError(t, held.ctx.Err())
-		require.NoError(t, held.permit.Release())
-		require.NoError(t, within(t, shut, wakeTimeout))
-		requirePermits(t, watch, 1, 0)
-
-		c := newClient(t, b.rdb)
-		stuck := acquire(t, c.PermitSemaphore(b.name), 1)
-		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-		defer cancel()
-		require.ErrorIs(t, c.Shutdown(ctx), context.DeadlineExceeded)
-		require.ErrorIs(t, context.Cause(stuck.ctx), rlock.ErrClosed)
-		require.NoError(t, stuck.permit.Release())
-		requirePermits(t, watch, 1, 0)
 	})
 }

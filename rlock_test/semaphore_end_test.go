@@ -16,48 +16,6 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A section with permits of a Semaphore is a hold: Shutdown waits for it, and its permits are back before the connections end.
-func TestSemaphoreSectionsAtShutdown(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		watch := b.Semaphore(b.name)
-		permits(t, watch, 1)
-		c := newClient(t, b.rdb)
-		began, ends := make(chan struct{}), make(chan struct{})
-		section := async(func() error {
-			return c.Semaphore(b.name).Do(context.Background(), 1, func(ctx context.Context) error {
-				close(began)
-				<-ends
-				return ctx.Err()
-			})
-		})
-		<-began
-		require.Equal(t, 1, c.Stats().Holds)
-		shut := async(func() error { return c.Shutdown(context.Background()) })
-		redistest.Eventually(t, testTimeout, func() bool {
-			return errors.Is(c.Semaphore(b.name).TryAcquire(context.Background(), 1, 0), rlock.ErrClosed)
-		}, "it is being shut down")
-		requireStillWaits(t, shut)
-		require.ErrorIs(t, c.Semaphore(b.name).Do(context.Background(), 0, nothing), rlock.ErrClosed, "no new section")
-		close(ends)
-		require.NoError(t, within(t, section, wakeTimeout))
-		require.NoError(t, within(t, shut, wakeTimeout))
-		requireFree(t, watch, 1)
-
-		c = newClient(t, b.rdb)
-		ctx, unlock := enter(t, context.Background(), c.Semaphore(b.name).Locker(1))
-		soon, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-		defer cancel()
-		require.ErrorIs(t, c.Shutdown(soon), context.DeadlineExceeded)
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
-		requireFree(t, watch, 0)
-		require.NoError(t, unlock())
-		requireFree(t, watch, 1)
-		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
-		requireFree(t, watch, 1)
-	})
-}
-
 // Close cancels the ctx of a section with permits, and so ends a Lead.
 func TestSemaphoreSectionsAtClose(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {

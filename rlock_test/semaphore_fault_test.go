@@ -3,7 +3,6 @@ package rlock_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -223,69 +222,6 @@ func TestSemaphoreFlushed(t *testing.T) {
 		}
 		requireFree(t, other.Semaphore(b.name), 0)
 	})
-}
-
-// Calls with lost replies are retried, and count once.
-func TestSemaphoreCountsOnce(t *testing.T) {
-	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
-		for name, row := range map[string]struct {
-			after int64
-			call  func(context.Context, *rlock.Semaphore) error
-		}{
-			"Acquire": {2, func(ctx context.Context, s *rlock.Semaphore) error { return s.Acquire(ctx, 3) }},
-			"Release": {7, func(ctx context.Context, s *rlock.Semaphore) error { return s.Release(ctx, 2) }},
-			"Drain": {0, func(ctx context.Context, s *rlock.Semaphore) error {
-				n, err := s.Drain(ctx)
-				if err == nil && n != 5 {
-					err = fmt.Errorf("%d were drained", n)
-				}
-				return err
-			}},
-			"ReleaseIfExists": {6, func(ctx context.Context, s *rlock.Semaphore) error {
-				did, err := s.ReleaseIfExists(ctx, 1)
-				if err == nil && !did {
-					err = errors.New("not done")
-				}
-				return err
-			}},
-		} {
-			redistest.RunVirtual(t, string(action)+"/"+name, func(t *testing.T) {
-				b := newFixture(t)
-				watch := b.Semaphore(b.name)
-				permits(t, watch, 5) // loads the script, too
-				proxy := redistest.StartProxy(t, redistest.Shared(t))
-				s := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout)).Semaphore(b.name)
-				proxy.OnReply(nthScript(1, action))
-				proxy.OnReply(nthScript(2, action))
-				require.NoError(t, within(t, async(func() error { return row.call(context.Background(), s) }), testTimeout))
-				requireFree(t, watch, row.after)
-			})
-		}
-	}
-}
-
-// A caller that gives up takes nothing, whether its request or its reply is late, and its releases still take effect.
-func TestSemaphoreCallersLeave(t *testing.T) {
-	for _, where := range []string{"request", "reply"} {
-		for name, row := range map[string]struct {
-			after int64
-			call  func(context.Context, *rlock.Semaphore) error
-		}{
-			"Acquire": {5, func(ctx context.Context, s *rlock.Semaphore) error { return s.Acquire(ctx, 3) }},
-			"Release": {7, func(ctx context.Context, s *rlock.Semaphore) error { return s.Release(ctx, 2) }},
-			"Drain":   {5, func(ctx context.Context, s *rlock.Semaphore) error { _, err := s.Drain(ctx); return err }},
-		} {
-			redistest.RunVirtual(t, where+"/"+name, func(t *testing.T) {
-				b := newFixture(t)
-				watch := b.Semaphore(b.name)
-				permits(t, watch, 5)
-				proxy := redistest.StartProxy(t, redistest.Shared(t))
-				s := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
-				leavesDuring(t, proxy, where, func(ctx context.Context) error { return row.call(ctx, s) })
-				requireFree(t, watch, row.after)
-			})
-		}
-	}
 }
 
 // While Redis is down each call ends with an error for the outage. When Redis is back, the releases have arrived and nothing was taken.

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -396,55 +395,6 @@ func TestSemaphoreDoesNotStarveLargeRequests(t *testing.T) {
 	})
 }
 
-// Many processes and goroutines use the permits, and some give up at any moment. There are never more workers than
-// permits, and in the end all permits are back.
-func TestSemaphoreUnderContention(t *testing.T) {
-	for _, plain := range []bool{false, true} {
-		redistest.RunVirtual(t, map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
-			b := newFixture(t)
-			const clients, each, n = 3, 5, 4
-			permits(t, b.Semaphore(b.name), n)
-			var inside atomic.Int64
-			var got, gaveUp atomic.Int64
-			var all sync.WaitGroup
-			for range clients {
-				var o rlock.Options
-				if plain {
-					o.HandOff.Most = -1
-				}
-				s := newClient(t, b.rdb, o).Semaphore(b.name)
-				for range each {
-					all.Go(func() {
-						for range 10 {
-							want := 1 + rand.Int64N(3)
-							ctx, cancel := context.WithTimeout(context.Background(), rand.N(60*time.Millisecond))
-							err := s.Acquire(ctx, want)
-							cancel()
-							if err != nil {
-								assert.ErrorIs(t, err, rlock.ErrNotAcquired)
-								gaveUp.Add(1)
-								continue
-							}
-							assert.LessOrEqual(t, inside.Add(want), int64(n))
-							got.Add(1)
-							if rand.N(4) == 0 {
-								sleep(rand.N(2 * time.Millisecond))
-							}
-							inside.Add(-want)
-							assert.NoError(t, s.Release(context.Background(), want))
-						}
-					})
-				}
-			}
-			all.Wait()
-			t.Logf("%d had permits, %d gave up", got.Load(), gaveUp.Load())
-			require.Positive(t, got.Load())
-			eventuallyFree(t, b.Semaphore(b.name), n)
-			redistest.Eventually(t, testTimeout, func() bool { return b.inLine(t, b.name) == 0 }, "nobody is in line")
-		})
-	}
-}
-
 // A waiting process sends nothing, and 1,000 goroutines share one subscription.
 func TestSemaphoreOfThousands(t *testing.T) {
 	redistest.OnlyVirtual(t, "that all wait can be seen only there", func(t *testing.T) {
@@ -476,10 +426,7 @@ func TestSemaphoreOfThousands(t *testing.T) {
 
 // If Redis loses the queue, because it evicts it or somebody deletes it, waiters hear of the next release.
 func TestSemaphoreQueueIsLost(t *testing.T) {
-	for name, of := range map[string]func(c *rlock.Client, name string) rlock.Locker{
-		"semaphore": func(c *rlock.Client, name string) rlock.Locker { return c.Semaphore(name).Locker(1) },
-		"permits":   func(c *rlock.Client, name string) rlock.Locker { return c.PermitSemaphore(name).Locker(1) },
-	} {
+	for name, of := range permitLockers {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			b := newFixture(t)
 			setPermits(t, b.PermitSemaphore(b.name), 1)

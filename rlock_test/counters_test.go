@@ -1,0 +1,275 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// What holds for counters of several kinds: semaphores, permits that expire, and latches.
+
+// counterCalls are the calls that change a counter, by the number that is in Redis before them, after one that was answered, and after one
+// whose caller has left.
+var counterCalls = map[string]struct {
+	before, after, left int64
+	call                func(ctx context.Context, c *rlock.Client, name string) error
+}{
+	"Semaphore.Acquire": {5, 2, 5, func(ctx context.Context, c *rlock.Client, name string) error {
+		return c.Semaphore(name).Acquire(ctx, 3)
+	}},
+	"Semaphore.Release": {5, 7, 7, func(ctx context.Context, c *rlock.Client, name string) error {
+		return c.Semaphore(name).Release(ctx, 2)
+	}},
+	"Semaphore.Drain": {5, 0, 5, func(ctx context.Context, c *rlock.Client, name string) error {
+		n, err := c.Semaphore(name).Drain(ctx)
+		return did(n == 5, err)
+	}},
+	"Semaphore.ReleaseIfExists": {5, 6, 6, func(ctx context.Context, c *rlock.Client, name string) error {
+		return did(c.Semaphore(name).ReleaseIfExists(ctx, 1))
+	}},
+	"PermitSemaphore.Acquire": {5, 4, 5, func(ctx context.Context, c *rlock.Client, name string) error {
+		_, _, err := c.PermitSemaphore(name).Acquire(ctx)
+		return err
+	}},
+	"PermitSemaphore.AcquireN": {5, 2, 5, func(ctx context.Context, c *rlock.Client, name string) error {
+		_, _, err := c.PermitSemaphore(name, rlock.WithLease(time.Minute)).AcquireN(ctx, 3)
+		return err
+	}},
+	"CountDownLatch.TrySetCount": {0, 5, 5, func(ctx context.Context, c *rlock.Client, name string) error {
+		return did(c.CountDownLatch(name).TrySetCount(ctx, 5))
+	}},
+	"CountDownLatch.CountDown": {5, 4, 4, func(ctx context.Context, c *rlock.Client, name string) error {
+		return c.CountDownLatch(name).CountDown(ctx)
+	}},
+	"the last CountDown": {1, 0, 0, func(ctx context.Context, c *rlock.Client, name string) error {
+		return c.CountDownLatch(name).CountDown(ctx)
+	}},
+	"CountDownLatch.Delete": {5, 0, 0, func(ctx context.Context, c *rlock.Client, name string) error {
+		return did(c.CountDownLatch(name).Delete(ctx))
+	}},
+}
+
+// did is the error of a call that has done something.
+func did(it bool, err error) error {
+	if err == nil && !it {
+		err = errors.New("its repeat was taken for another call")
+	}
+	return err
+}
+
+// requireCounter requires a counter's number in Redis.
+func (b fixture) requireCounter(t testing.TB, want int64) {
+	t.Helper()
+	n, err := b.do(t, "GET", b.name).AsInt64()
+	if !rueidis.IsRedisNil(err) {
+		require.NoError(t, err)
+	}
+	require.Equal(t, want, n)
+}
+
+// counter sets a counter, and makes sure that no call is sent twice because Redis does not know its script.
+func (b fixture) counter(t testing.TB, n int64) {
+	t.Helper()
+	b.loadLatchScripts(t)
+	permits(t, b.Semaphore(redistest.Name(t)), 1)
+	setPermits(t, b.PermitSemaphore(redistest.Name(t)), 1)
+	if n > 0 {
+		require.NoError(t, b.do(t, "SET", b.name, strconv.FormatInt(n, 10)).Error())
+	}
+}
+
+// Calls whose replies are lost are made again, and count once.
+func TestCountersCountOnce(t *testing.T) {
+	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
+		lose := func(proxy *redistest.Proxy) {
+			proxy.OnReply(nthScript(1, action))
+			proxy.OnReply(nthScript(2, action))
+		}
+		for name, row := range counterCalls {
+			redistest.RunVirtual(t, string(action)+"/"+name, func(t *testing.T) {
+				b := newFixture(t)
+				b.counter(t, row.before)
+				proxy := redistest.StartProxy(t, redistest.Shared(t))
+				c := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout))
+				lose(proxy)
+				require.NoError(t, within(t, async(func() error { return row.call(context.Background(), c, b.name) }), testTimeout))
+				b.requireCounter(t, row.after)
+			})
+		}
+		for _, n := range []int{1, 3} {
+			redistest.RunVirtual(t, fmt.Sprintf("%s/Permit.Release/%d", action, n), func(t *testing.T) {
+				b := newFixture(t)
+				b.counter(t, 5)
+				proxy := redistest.StartProxy(t, redistest.Shared(t))
+				c := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout), rlock.Options{UnlockTimeout: time.Minute})
+				lose(proxy)
+				held := acquire(t, c.PermitSemaphore(b.name, rlock.WithLease(time.Minute)), n)
+				requirePermits(t, b.PermitSemaphore(b.name), 5-int64(n), int64(n))
+				lose(proxy)
+				require.NoError(t, within(t, async(held.permit.Release), testTimeout))
+				requirePermits(t, b.PermitSemaphore(b.name), 5, 0)
+			})
+		}
+	}
+}
+
+// A caller that leaves takes nothing, whether its request or its reply is late. What it gives back, sets or counts down takes effect.
+func TestCountersWhoseCallersLeave(t *testing.T) {
+	for _, where := range []string{"request", "reply"} {
+		for name, row := range counterCalls {
+			redistest.RunVirtual(t, where+"/"+name, func(t *testing.T) {
+				b := newFixture(t)
+				b.counter(t, row.before)
+				proxy := redistest.StartProxy(t, redistest.Shared(t))
+				c := newClient(t, redistest.Dial(t, proxy.Addr()))
+				leavesDuring(t, proxy, where, func(ctx context.Context) error { return row.call(ctx, c, b.name) })
+				b.requireCounter(t, row.left)
+			})
+		}
+		redistest.RunVirtual(t, where+"/Permit.Release", func(t *testing.T) {
+			b := newFixture(t)
+			b.counter(t, 5)
+			proxy := redistest.StartProxy(t, redistest.Shared(t))
+			c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{UnlockTimeout: 200 * time.Millisecond})
+			held := acquire(t, c.PermitSemaphore(b.name), 2)
+			noCalls(t)
+			holdScript(proxy, where)
+			require.ErrorIs(t, within(t, async(held.permit.Release), wakeTimeout), rlock.ErrUnreachable)
+			require.Zero(t, c.Stats().Holds)
+			proxy.Release()
+			noCalls(t)
+			requirePermits(t, b.PermitSemaphore(b.name), 5, 0)
+		})
+	}
+}
+
+// permitLockers are both kinds of permits, one by one.
+var permitLockers = map[string]func(c *rlock.Client, name string) rlock.Locker{
+	"semaphore": func(c *rlock.Client, name string) rlock.Locker { return c.Semaphore(name).Locker(1) },
+	"permits":   func(c *rlock.Client, name string) rlock.Locker { return c.PermitSemaphore(name).Locker(1) },
+}
+
+// A section with permits is a hold: Shutdown refuses others, waits for it, and ends it when its own time is over. Its permits can be given back
+// after that.
+func TestPermitsAtShutdown(t *testing.T) {
+	for kind, of := range permitLockers {
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			b := newFixture(t)
+			setPermits(t, b.PermitSemaphore(b.name), 1)
+			c := newClient(t, b.rdb)
+			l := of(c, b.name)
+			section, unlock := enter(t, context.Background(), l)
+			require.Equal(t, 1, c.Stats().Holds)
+			waits := async(func() error { _, _, err := l.Lock(context.Background()); return err })
+			b.awaitLine(t, b.name, 1)
+			shut := async(func() error { return c.Shutdown(context.Background()) })
+			require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
+			_, _, err := l.TryLock(context.Background(), 0)
+			require.ErrorIs(t, err, rlock.ErrClosed)
+			require.ErrorIs(t, c.Semaphore(b.name).Do(context.Background(), 0, nothing), rlock.ErrClosed, "not even without a permit")
+			requireStillWaits(t, shut)
+			require.NoError(t, section.Err())
+			require.NoError(t, unlock())
+			require.NoError(t, within(t, shut, wakeTimeout))
+			b.requireCounter(t, 1)
+
+			c = newClient(t, b.rdb)
+			section, unlock = enter(t, context.Background(), of(c, b.name))
+			soon, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			defer cancel()
+			require.ErrorIs(t, c.Shutdown(soon), context.DeadlineExceeded)
+			require.ErrorIs(t, context.Cause(section), rlock.ErrClosed)
+			b.requireCounter(t, 0)
+			require.NoError(t, unlock())
+			b.requireCounter(t, 1)
+			require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+			b.requireCounter(t, 1)
+		})
+	}
+}
+
+// Many processes and goroutines use the permits, and some give up at any moment. There are never more holders than permits, no two permits have
+// the same slot, and in the end all permits are free and nobody is in line.
+func TestPermitsUnderContention(t *testing.T) {
+	const clients, each, n = 3, 4, 4
+	take := map[string]func(ctx context.Context, c *rlock.Client, name string, want int64) (slots []int, release func() error, err error){
+		"semaphore": func(ctx context.Context, c *rlock.Client, name string, want int64) ([]int, func() error, error) {
+			s := c.Semaphore(name)
+			return nil, func() error { return s.Release(context.Background(), want) }, s.Acquire(ctx, want)
+		},
+		"permits": func(ctx context.Context, c *rlock.Client, name string, want int64) ([]int, func() error, error) {
+			var o []rlock.Option
+			if rand.N(3) == 0 {
+				o = append(o, rlock.WithLease(time.Hour))
+			}
+			_, p, err := c.PermitSemaphore(name, o...).AcquireN(ctx, int(want))
+			return p.Slots(), p.Release, err
+		},
+	}
+	for _, handOffs := range []int{0, -1} {
+		for kind, take := range take {
+			redistest.RunVirtual(t, fmt.Sprintf("%s/HandOff.Most=%d", kind, handOffs), func(t *testing.T) {
+				b := newFixture(t)
+				setPermits(t, b.PermitSemaphore(b.name), n)
+				var slots [n]atomic.Bool
+				var inside, got, gaveUp atomic.Int64
+				var all sync.WaitGroup
+				for range clients {
+					c := newClient(t, b.rdb, rlock.Options{HandOff: rlock.HandOff{Most: handOffs}})
+					section := func(ctx context.Context, want int64) {
+						taken, release, err := take(ctx, c, b.name, want)
+						if err != nil {
+							assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+							gaveUp.Add(1)
+							return
+						}
+						assert.LessOrEqual(t, inside.Add(want), int64(n))
+						for _, slot := range taken {
+							assert.True(t, slots[slot].CompareAndSwap(false, true), "one permit has slot %d", slot)
+						}
+						got.Add(1)
+						sleep(rand.N(5 * time.Millisecond))
+						for _, slot := range taken {
+							slots[slot].Store(false)
+						}
+						inside.Add(-want)
+						assert.NoError(t, release())
+					}
+					for range each {
+						all.Go(func() {
+							for range 10 {
+								ctx, cancel := context.WithTimeout(context.Background(), rand.N(60*time.Millisecond))
+								section(ctx, 1+rand.Int64N(3))
+								cancel()
+								if rand.N(2) == 0 {
+									section(context.Background(), 1)
+								}
+							}
+						})
+					}
+				}
+				all.Wait()
+				t.Logf("%d had permits, %d gave up", got.Load(), gaveUp.Load())
+				require.Positive(t, got.Load())
+				noCalls(t)
+				requirePermits(t, b.PermitSemaphore(b.name), n, 0)
+				for _, key := range []string{permitKey(b.name), slotKey(b.name), "rlock_sem_queue:{" + b.name + "}"} {
+					require.False(t, b.exists(t, key), key)
+				}
+			})
+		}
+	}
+}
