@@ -121,8 +121,7 @@ func (h *familyHold) see() bool {
 
 func (h *familyHold) sayIn() {
 	token, _ := rlock.FencingToken(h.ctx, h.names[0])
-	number := func(n int64) string { return strconv.FormatInt(n, 10) }
-	h.say(append([]string{"in", h.id, h.mode, number(h.last), number(h.taken), number(token)}, h.names...)...)
+	h.workProcess.sayIn(h.id, h.mode, h.last, h.taken, token, h.names...)
 }
 
 // stay is the code of a section. Some last long enough for renewals, and for the longest hold to end.

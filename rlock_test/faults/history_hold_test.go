@@ -42,8 +42,7 @@ type histBase struct {
 	low, heard int64      // the hold ended between low and heard, or when its trust ended
 	trust      int64      // end of trust, known at heard
 
-	keeps   atomic.Bool // one of the levels may
-	writing sync.Mutex  // for the witness: goroutines inside do not exclude each other
+	keeps atomic.Bool // one of the levels may
 }
 
 func (b *histBase) enter() {

@@ -17,7 +17,6 @@ const (
 
 	inside, beside, escaped, sticks histEvent = "inside", "beside", "escaped", "sticky" // see crowd, escape and failed
 	exported, moved, asked          histEvent = "exported", "moved", "asked"            // moved: adopted by another worker
-	torn                            histEvent = "torn"                                  // a read of the witness that saw a concurrent change
 
 	handOffs, grants, kept histEvent = "hand-offs", "grants", "kept" // see rlock.Stats
 	forged, overdue        histEvent = "forged", "overdue"           // a reply by a sabotage; a histOver
@@ -25,26 +24,18 @@ const (
 
 // histTally counts events, so that a test can require them.
 type histTally struct {
-	Events    map[histEvent]int64
-	Written   map[string]int64 // by the witness
-	Straddled map[string]int64 // writes of Written made after the loss of their lock
-	Failures  []string         // of the calls that failed
+	Events   map[histEvent]int64
+	Failures []string // of the calls that failed
 }
 
 func newHistTally() histTally {
-	return histTally{make(map[histEvent]int64), make(map[string]int64), make(map[string]int64), nil}
+	return histTally{Events: make(map[histEvent]int64)}
 }
 
 // add adds the counts of another process or Client.
 func (t *histTally) add(o histTally) {
 	for e, n := range o.Events {
 		t.Events[e] += n
-	}
-	for name, n := range o.Written {
-		t.Written[name] += n
-	}
-	for name, n := range o.Straddled {
-		t.Straddled[name] += n
 	}
 	t.Failures = append(t.Failures, o.Failures...)
 }

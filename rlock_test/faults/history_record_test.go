@@ -55,6 +55,7 @@ type histLog struct {
 	since   map[histKey]histSince
 	holds   map[histKey]int  // number of successive holds of the owner
 	ended   map[histKey]bool // a release was answered
+	stays   int64            // of a read/write lock
 	ending  bool             // no more sabotage of grants, so that all callers return
 }
 
@@ -79,6 +80,14 @@ func newHistLog() *histLog {
 		since: make(map[histKey]histSince), asked: make(map[histKey]bool), unsure: make(map[histKey]bool),
 		holds: make(map[histKey]int), ended: make(map[histKey]bool),
 	}
+}
+
+// stay numbers the stays in a read/write lock.
+func (l *histLog) stay() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stays++
+	return l.stays
 }
 
 // ends ends the sabotage.

@@ -3,9 +3,7 @@ package faults
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -32,32 +30,32 @@ func (w *histWorker) rwTurn(name string) {
 	switch dice := w.rng.IntN(100); {
 	case dice < 50:
 		w.rwSection(context.Background(), rw.Read(), name, nil, func(h *histHold) {
-			w.readTwice(h)
+			w.rwStay(h)
 			if w.chance(30) {
-				w.rwSection(h.ctx, rw.Read(), name, h, w.readTwice)
+				w.rwSection(h.ctx, rw.Read(), name, h, w.rwStay)
 			}
 		})
 	case dice < 70:
 		w.rwSection(context.Background(), rw.Write(), name, nil, func(h *histHold) {
-			w.rwWrite(h)
+			w.rwStay(h)
 			if w.chance(30) {
-				w.rwSection(h.ctx, rw.Write(), name, h, w.rwWrite)
+				w.rwSection(h.ctx, rw.Write(), name, h, w.rwStay)
 			}
 			if w.chance(30) {
-				w.rwSection(h.ctx, rw.Read(), name, h, w.readTwice)
+				w.rwSection(h.ctx, rw.Read(), name, h, w.rwStay)
 			}
 		})
 	case dice < 85:
 		w.rwSection(context.Background(), rw.Write(), name, nil, func(h *histHold) {
-			w.rwWrite(h)
+			w.rwStay(h)
 			w.downgrade(rw, h)
 		})
 	default:
 		u := rw.Upgradeable()
 		w.rwSection(context.Background(), u, name, nil, func(h *histHold) {
-			w.readTwice(h)
-			w.rwSection(h.ctx, upgrade{u}, name, h, w.rwWrite)
-			w.readTwice(h)
+			w.rwStay(h)
+			w.rwSection(h.ctx, upgrade{u}, name, h, w.rwStay)
+			w.rwStay(h)
 		})
 	}
 }
@@ -192,33 +190,9 @@ func (w *histWorker) downgrade(rw *rlock.RWMutex, h *histHold) {
 	}
 	w.rwHeld(r, e)
 	w.did(beside)
-	w.readTwice(r)
+	w.rwStay(r)
 	r.unlock(w)
 	r.finish(w)
 }
 
-// rwWrite is the witness of a writer. It also records a write that finished after the trusted time.
-func (w *histWorker) rwWrite(h *histHold) {
-	w.write(h.ctx, h)
-	if h.ctx.Err() == nil && histNow() >= w.log.trusted(histKey{h.name, h.owner}) {
-		w.count(func(t *histTally) { t.Straddled[h.name]++ })
-	}
-}
-
-// readTwice is the witness of a reader: nobody may write between its reads. It counts only if the lock was held
-// throughout.
-func (w *histWorker) readTwice(h *histHold) {
-	path := filepath.Join(w.plan.Dir, strconv.Itoa(w.index(h.name)))
-	before, err := readHistCounter(path)
-	if err != nil {
-		w.wrong(err)
-	}
-	w.pause(h.ctx)
-	after, err := readHistCounter(path)
-	if err != nil {
-		w.wrong(err)
-	}
-	if before != after && h.ctx.Err() == nil && histNow() < w.log.trusted(histKey{h.name, h.owner}) {
-		w.did(torn)
-	}
-}
+func (w *histWorker) rwStay(h *histHold) { w.stay(h.ctx, h) }

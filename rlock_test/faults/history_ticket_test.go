@@ -117,7 +117,7 @@ func (w *histWorker) adopt(t histTicket) {
 		w.wrong(fmt.Errorf("%s: a ticket was adopted twice", t.name))
 	}
 	if w.plan.is(histRW) {
-		w.rwWrite(h)
+		w.rwStay(h)
 	} else {
 		w.section(h, 1)
 	}

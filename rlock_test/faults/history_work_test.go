@@ -148,8 +148,10 @@ func (w *histWorker) pretend(name string) {
 	owner := fmt.Sprintf("pretender:%d.%d", w.id, histNow())
 	now := histNow()
 	w.log.add(histEntry{Kind: histLock, Name: name, Owner: owner, Call: now, Return: now, Worker: w.id})
-	w.add(context.Background(), name)
+	w.sayIn(owner, familyWrites, now, 0, 0, name)
+	w.pause(context.Background())
 	now = histNow()
+	w.sayIn(owner, familyWrites, now, 0, 0, name)
 	w.log.add(histEntry{Kind: histUnlock, Name: name, Owner: owner, Call: now, Return: now, Worker: w.id})
 }
 
@@ -299,14 +301,14 @@ func (w *histWorker) didFail(err error) {
 	}
 }
 
-// section is the code under a lock: the witness, a pause, more locks, more goroutines.
+// section is the code under a lock: a stay, more locks, more goroutines.
 func (w *histWorker) section(h *histHold, depth int) {
 	ctx := h.ctx
 	if w.plan.Sabotage == histDeaf {
 		ctx = context.WithoutCancel(ctx)
 	}
 	w.did(sections)
-	w.write(ctx, h)
+	w.stay(ctx, h)
 	switch {
 	case w.isAsked(h): // makes room
 	case ctx.Err() != nil:
@@ -339,4 +341,63 @@ func (w *histWorker) pause(ctx context.Context) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+}
+
+// stay tells the witness of a pause in the section. Goroutines of one hold are inside together. The parts of a read/write lock's section are
+// stays of their own: what is said of one does not hold for the next, such as a reader that was the writer in between.
+func (w *histWorker) stay(ctx context.Context, h *histHold) {
+	id, mode := h.hold, familyWrites
+	if w.plan.is(histRW) {
+		id = fmt.Sprintf("%s.%d", id, w.log.stay())
+		if !rwWrites(h.owner) {
+			mode = familyReads
+		}
+	}
+	in := func() {
+		if now := histNow(); ctx.Err() == nil && now < w.log.trusted(histKey{h.name, h.owner}) {
+			w.sayIn(id, mode, now, 0, 0, h.name)
+		}
+	}
+	in()
+	w.pause(ctx)
+	in()
+}
+
+// crowd is a section of several goroutines. Some lock the section's own lock, and are inside together. The others
+// all lock another name, and exclude each other there. Sometimes the section's own level is unlocked before
+// theirs.
+func (w *histWorker) crowd(h *histHold, depth int) {
+	h.crowded.Store(true)
+	other := w.plan.Names[(slices.Index(w.plan.Names, h.name)+w.rng.IntN(max(1, len(w.plan.Names)-1))+1)%len(w.plan.Names)]
+	ctx := h.ctx
+	if w.plan.Sabotage == histShared && h.of(other) == nil {
+		shared, unlock, err := w.mutex(other).TryLock(ctx, w.duration(w.plan.Watchdog))
+		if err != nil {
+			return
+		}
+		defer func() { _ = unlock() }()
+		ctx = shared // the history does not know this hold
+	}
+	var wg sync.WaitGroup
+	for range 2 + w.rng.IntN(2) {
+		name := other
+		if w.chance(40) {
+			name = h.name
+		}
+		one := &histWorker{histCrew: w.histCrew, id: w.id, rng: rand.New(rand.NewPCG(w.rng.Uint64(), w.rng.Uint64()))}
+		wg.Go(func() {
+			in := one.visit(ctx, name, h, depth)
+			switch {
+			case in == nil:
+			case in.base == h.base:
+				one.did(inside)
+			default:
+				one.did(beside)
+			}
+		})
+	}
+	if w.chance(20) {
+		h.unlock(w)
+	}
+	wg.Wait()
 }

@@ -22,7 +22,7 @@ const mixRound = 25 * time.Second
 const mixKindRound = 8 * time.Second
 
 // Faults 1 to 3 are mixed at random, on two lanes, network and server, against workers of several clients and processes.
-// The one server keeps its data. G1 to G9: all histories are valid, the witness counts every section, and all calls
+// The one server keeps its data. G1 to G9: all histories are valid, the witness sees no overlap, and all calls
 // return. After the faults, nothing is left, and each lock can be acquired at once.
 //
 // Each round logs its own seed: FAULTS_SEED replays its schedule.

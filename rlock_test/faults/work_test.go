@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,10 +36,9 @@ type workPlan struct {
 	Sabotage string        // workers do histNoLock, histDeaf and histShared, their Clients the others
 
 	// Of a history:
-	Dir     string   // directory of the witness's files
 	Names   []string // of the locks
 	Fenced  []string // names with fencing tokens
-	Unguard []string // names whose keys may be deleted: no witness
+	Unguard []string // names whose keys may be deleted, under their holders
 	Along   int      // percentage of exported holds
 	Spoken  bool     // use WithAsked and WithLinger, at random
 }
@@ -74,6 +74,12 @@ func (p *workProcess) say(words ...string) {
 	p.out.Lock()
 	defer p.out.Unlock()
 	_, _ = os.Stdout.WriteString(strings.Join(words, "\t") + "\n")
+}
+
+// sayIn tells the witness of a stay in locks, see familyWitness.hear.
+func (p *workProcess) sayIn(id, mode string, last, taken, token int64, names ...string) {
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	p.say(append([]string{"in", id, mode, number(last), number(taken), number(token)}, names...)...)
 }
 
 // answer says a value of the parent's type.
