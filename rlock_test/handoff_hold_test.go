@@ -13,29 +13,6 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A caller that waits for a hold of its own process gets its own watchdog time, too: the lock passes to it in memory only if that is the
-// same.
-func TestPassedOnWithAnotherWatchdog(t *testing.T) {
-	for name, times := range map[string][2]time.Duration{"longer": {time.Minute, 2 * time.Minute}, "shorter": {2 * time.Minute, time.Minute}} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newFixture(t)
-			first := locked(t, b.Mutex(b.name))
-			waits := lockAsync(t, b.Mutex(b.name, rlock.WithWatchdog(times[0])))
-			b.awaitWaiters(t, 1)
-			require.NoError(t, first.unlock())
-			hold := waits.gets(t, soon) // the process knows of it, so that the next one asks nobody
-			next := lockAsync(t, b.Mutex(b.name, rlock.WithWatchdog(times[1])))
-			b.awaitWaiters(t, 1)
-			redistest.Settle(t)
-			require.NoError(t, hold.unlock())
-			got := next.gets(t, soon)
-			ttl := answer(b.Mutex(b.name).TTL(context.Background())).ok(t)
-			require.InDelta(t, times[1], ttl, float64(time.Second))
-			require.NoError(t, got.unlock())
-		})
-	}
-}
-
 // G2: a waiter that is handed the lock gets its own lease, not that of the previous owner. Its ctx is cancelled in time, counted
 // from before the hand-off was sent, however late the reply came. If the hand-off itself was slow, the lease in Redis starts later
 // by that delay, so the ctx still ends before the lock is gone there.

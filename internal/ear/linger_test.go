@@ -2,7 +2,6 @@ package ear
 
 import (
 	"context"
-	"sync"
 	"testing"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	"github.com/go-rlock/rlock/internal/testing/enginetest"
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/internal/testing/require"
-	"github.com/go-rlock/rlock/lease"
 )
 
 // startKeeping starts an engine with a live ear, and returns that with a lock that lingers.
@@ -41,19 +39,6 @@ func once(t testing.TB, m *tenure.Lock) (owner string, token int64) {
 	return owner, token
 }
 
-// untilKept locks and unlocks until the tenure is kept, and returns it: not while a slow machine has lost the ear's connection.
-func untilKept(t testing.TB, e *Ear, m *tenure.Lock) (of *tenure.Tenure) {
-	t.Helper()
-	redistest.Eventually(t, 10*time.Second, func() bool {
-		l, err := engine.Lock(m, tenure.CallerNow(context.Background()))
-		require.NoError(t, err)
-		of = l.Hold.Tenure
-		require.NoError(t, engine.Unlock(l))
-		return count(e) == 1
-	}, "it is kept")
-	return of
-}
-
 func isTaken(t testing.TB, m *tenure.Lock) bool {
 	t.Helper()
 	taken, err := m.IsLocked(context.Background())
@@ -66,53 +51,6 @@ func count(e *Ear) int {
 	e.kept.mu.Lock()
 	defer e.kept.mu.Unlock()
 	return len(e.kept.of)
-}
-
-// Without competition, a kept lock is acquired again without Redis. It is released d after its last use.
-func TestKeptTenureIsTakenAgain(t *testing.T) {
-	t.Parallel()
-	e, m := startKeeping(t, kinds.Mutex, 300*time.Millisecond)
-	first, _ := once(t, m)
-	for range 10 {
-		again, _ := once(t, m)
-		require.Equal(t, first, again)
-	}
-	require.Equal(t, uint64(10), e.Stats().Kept)
-	require.Equal(t, 0, e.Stats().Holds)
-	redistest.Eventually(t, 10*time.Second, func() bool { return !isTaken(t, m) }, "it ends")
-	require.Equal(t, 0, e.Stats().Idle)
-}
-
-// G8: tokens rise over the holds of one tenure, and the next tenure's token is higher.
-func TestTokensOfAKeptTenureRise(t *testing.T) {
-	t.Parallel()
-	e, m := startKeeping(t, kinds.Fenced, time.Minute)
-	last := int64(0)
-	for range 100 {
-		_, token := once(t, m)
-		require.True(t, token > last)
-		last = token
-	}
-	require.Equal(t, uint64(99), e.Stats().Kept)
-	e.FreeAll()
-	other := e.NewLock(m.Key, kinds.Fenced, m.Name, tenure.Terms{})
-	_, token := once(t, other)
-	require.True(t, token > last)
-}
-
-// A kept tenure goes to any process that asks. If a section is running, it goes at the unlock.
-func TestKeptTenureIsGivenUp(t *testing.T) {
-	t.Parallel()
-	e, m := startKeeping(t, kinds.Mutex, time.Minute)
-	of := untilKept(t, e, m)
-	e.keepNot(of.Tag)
-	redistest.Eventually(t, 10*time.Second, func() bool { return !isTaken(t, m) }, "it is released")
-
-	l, err := engine.Lock(m, tenure.CallerNow(context.Background()))
-	require.NoError(t, err)
-	e.keepNot(of.Tag) // again: it is remembered for a while only, and Lock has waited for Redis
-	require.NoError(t, engine.Unlock(l))
-	require.False(t, isTaken(t, m), "a lock that was just asked for is kept")
 }
 
 // A Lock by another handle uses that handle's options.
@@ -141,55 +79,6 @@ func TestKeptTenureAndOtherHandles(t *testing.T) {
 	require.Equal(t, 0, e.Stats().Holds)
 }
 
-// G1: among simultaneous Locks, the first gets the kept tenure and the rest follow in turn.
-func TestKeptTenureExcludes(t *testing.T) {
-	t.Parallel()
-	e, m := startKeeping(t, kinds.Mutex, time.Minute)
-	plain := e.NewLock(m.Key, kinds.Mutex, m.Name, tenure.Terms{})
-	inside, n := 0, 0
-	var all sync.WaitGroup
-	for i := range 8 {
-		all.Go(func() {
-			for range 200 {
-				of := m
-				if i%4 == 3 {
-					of = plain
-				}
-				l, err := engine.Lock(of, tenure.CallerNow(context.Background()))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if inside++; inside != 1 {
-					t.Error("two are inside")
-				}
-				n++
-				inside--
-				if err := engine.Unlock(l); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	require.Equal(t, 1600, n)
-}
-
-// A lost kept tenure is useless to the next Lock. No hold is notified, because none was open.
-func TestKeptTenureIsLost(t *testing.T) {
-	t.Parallel()
-	e, m := startKeeping(t, kinds.Mutex, time.Minute)
-	l, err := engine.Lock(m, tenure.CallerNow(context.Background()))
-	require.NoError(t, err)
-	first := l.Hold.Tenure
-	require.NoError(t, engine.Unlock(l))
-	tenure.Keeper{Tenure: first}.Lost(lease.Loss{Gone: true})
-	require.Equal(t, 0, e.Stats().Idle)
-	require.Equal(t, uint64(0), e.Stats().Lost)
-	again, _ := once(t, m)
-	require.True(t, again != first.Field())
-}
-
 // At most MaxKept tenures stay kept: the most recently used.
 func TestKeptTenuresAreBounded(t *testing.T) {
 	t.Parallel()
@@ -205,22 +94,6 @@ func TestKeptTenuresAreBounded(t *testing.T) {
 		redistest.Eventually(t, 10*time.Second, func() bool { return !isTaken(t, x) }, "it is released")
 	}
 	require.True(t, isTaken(t, all[10]))
-}
-
-// G5: Close and Shutdown leave nothing behind.
-func TestKeptTenuresAndClose(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]func(*Ear){
-		"Close": func(e *Ear) { e.Close() }, "Shutdown": func(e *Ear) { _ = e.Shutdown(context.Background()) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			e, m := startKeeping(t, kinds.Mutex, time.Minute)
-			untilKept(t, e, m)
-			end(e)
-			other := enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))
-			require.False(t, isTaken(t, other.NewLock(m.Key, kinds.Mutex, m.Name, tenure.Terms{})))
-		})
-	}
 }
 
 func BenchmarkKept(b *testing.B) {
