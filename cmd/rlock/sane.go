@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/calls"
 )
 
 // mostBytes is the longest string of a Redis without proto-max-bulk-len, mostElements is more than any reply to us has.
@@ -26,12 +28,7 @@ var errMalformed = errors.New("a malformed reply: what listens there is no Redis
 func checkReplies(o *rueidis.ClientOption) {
 	dial := o.DialCtxFn
 	if dial == nil {
-		dial = func(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
-			if config != nil {
-				return (&tls.Dialer{NetDialer: d, Config: config}).DialContext(ctx, "tcp", addr)
-			}
-			return d.DialContext(ctx, "tcp", addr)
-		}
+		dial = calls.DialEither
 	}
 	o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
 		conn, err := dial(ctx, addr, d, config)

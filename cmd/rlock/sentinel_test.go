@@ -174,6 +174,9 @@ func TestSentinelsOverTLS(t *testing.T) {
 		require.NotEqual(t, "bad", f.Status, f)
 	}
 
+	// Each server shows a certificate for its own name, not for that of the first sentinel.
+	require.Equal(t, 0, call(t, strings.Replace(url, "127.0.0.1:1?", "localhost:1?", 1), with("ls")...).code)
+
 	r := call(t, url, "ls", "-cacert", cert)
 	require.Equal(t, exitInternal, r.code)
 	require.Contains(t, r.err, "client certificate") // if the server's reason arrives before its reset, it is there, too
