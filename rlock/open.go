@@ -33,7 +33,7 @@ const (
 //
 // In a user or a password, write %40 %3A %2F %3F %23 %25 for @ : / ? # %. Other parameters are dial_timeout (2s by default), write_timeout (3s:
 // how long a connection may be silent before it counts as dead), client_name, protocol=2, and skip_verify, which turns off the check of
-// certificates; unknown ones are ignored.
+// certificates; unknown ones are ignored. A certificate has to be for the URL's host, or for the address of the server that shows it.
 //
 // Open connects at once, unless [Options].ConnectOnUse is set, and fails if no server answers, or one refuses the user, after at most
 // dial_timeout for each server it tries. Its errors contain no password; without an answer from Redis they satisfy [ErrUnreachable]. Later
@@ -43,6 +43,9 @@ func Open(url string, o Options) (*Client, error) {
 	if err != nil { // which has the URL, or a part of it
 		return nil, errors.New("rlock: not a Redis URL: want redis://user:password@host:6379/0, rediss://… for TLS, or unix:///path, " +
 			"with %40 %3A %2F %3F %23 %25 for @ : / ? # % in the password, and times as in dial_timeout=2s")
+	}
+	if redis.TLSConfig != nil {
+		redis.DialCtxFn = calls.DialEither
 	}
 	return OpenWith(redis, o)
 }

@@ -147,6 +147,7 @@ func TestOpenFails(t *testing.T) {
 		"resets":           {resets, []string{resetsAddr, hung}},
 		"web server":       {web, []string{webAddr, "(what listens there is no Redis)"}},
 		"protected mode":   {guards, []string{guardsAddr, "because of this: EOF (its protected mode: set a password there"}},
+		"its own name":     {"rediss://localhost:1?dial_timeout=30s&master_set=m&addr=" + secure, []string{secure, "unknown authority"}}, // no "not localhost"
 		"unknown CA":       {"rediss://:" + password + "@" + secure + "?dial_timeout=30s", []string{secure, "certificate"}},
 		"silent":           {"redis://:" + password + "@" + silent.Addr().String() + "?dial_timeout=1s", []string{silent.Addr().String(), "(is it a Redis"}},
 		"no such database": {"redis://" + s.Addr() + "/99", []string{s.Addr(), "out of range"}},
