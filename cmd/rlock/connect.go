@@ -69,6 +69,8 @@ func urlOptionsOf(addr string) (o rueidis.ClientOption, err error) {
 		switch {
 		case !slices.Contains(urlOptions, name):
 			return o, fmt.Errorf("address: no such option after ?: %q; there are %s", name, strings.Join(urlOptions, ", "))
+		case strings.HasSuffix(name, "_timeout") && !isDuration(values[0]):
+			return o, fmt.Errorf("address: ?%s needs a unit, as in 5s", name)
 		case name == "protocol" && !slices.Contains([]string{"2", "3"}, values[0]):
 			return o, errors.New("address: ?protocol is 2 or 3")
 		case name == "master_set" && values[0] == "":
@@ -78,10 +80,18 @@ func urlOptionsOf(addr string) (o rueidis.ClientOption, err error) {
 	if u.Scheme == "unix" {
 		return socketAt(u)
 	}
+	if strings.Contains(u.Host, ",") {
+		return o, errors.New("address: a URL has one host: give the others as ?addr=host:port&addr=host:port")
+	}
 	if o, err = rueidis.ParseURL(addr); err != nil {
 		return o, errNoURL
 	}
 	return o, nil
+}
+
+func isDuration(text string) bool {
+	_, err := time.ParseDuration(text)
+	return err == nil
 }
 
 // socketAt also accepts unix:path, and relative paths, of which a URL with two slashes would take the first part for a host.

@@ -39,6 +39,8 @@ func TestErrorsNameTheAddressAndNoPassword(t *testing.T) {
 		"unknown option":   {exitUsage, "redis://:" + password + "@127.0.0.1:1?master-set=mymaster", `no such option after ?: "master-set"; there are addr, `},
 		"empty master":     {exitUsage, "redis://:" + password + "@127.0.0.1:1?master_set=", "?master_set is empty"},
 		"protocol":         {exitUsage, "redis://:" + password + "@127.0.0.1:1?protocol=7", "?protocol is 2 or 3"},
+		"two hosts":        {exitUsage, "redis://:" + password + "@127.0.0.1:1,127.0.0.1:2", "?addr=host:port&addr=host:port"},
+		"no unit":          {exitUsage, "redis://:" + password + "@127.0.0.1:1?dial_timeout=1", "?dial_timeout needs a unit, as in 5s"},
 		"relative socket":  {exitInternal, "unix://:" + password + "@./no/such.sock", "/no/such.sock"},
 		"two slashes":      {exitUsage, "unix://:" + password + "@run/redis.sock", "unix:///run/redis.sock"},
 		"no path":          {exitUsage, "unix://:" + password + "@", "needs the path of a socket"},
