@@ -145,7 +145,7 @@ sim: ## worlds of many processes, with faults, on a simulated clock: make sim SE
 		$(RARE_GC) $(GO) test $(SIMFLAGS) -skip '^TestFleet' .
 
 sim-ci: ## a minute of the simulator, with fixed seeds
-	cd $(SIM) && SIM_SEED=1 SIM_WORLDS=60 $(RARE_GC) $(GO) test $(SIMFLAGS) -timeout=10m -short -skip '^TestFleet' .
+	cd $(SIM) && SIM_SEED=1 SIM_WORLDS=60 $(RARE_GC) $(GO) test $(SIMFLAGS) -timeout=30m -short -skip '^TestFleet' .
 
 fleet: ## a thousand processes on one lock, and on ten thousand: make fleet TIME=10m
 	cd $(SIM) && SIM_PROCESSES='$(PROCESSES)' SIM_TIME='$(TIME)' $(RARE_GC) $(GO) test $(SIMFLAGS) -v -run '^TestFleet' .

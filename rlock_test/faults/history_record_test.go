@@ -37,6 +37,9 @@ var histEpoch = func() (e struct {
 // histTime is a time of histNow.
 func histTime(at int64) time.Time { return histEpoch.time.Add(time.Duration(at - histEpoch.at)) }
 
+// histClock is the opposite of histTime.
+func histClock(at time.Time) int64 { return histEpoch.at + int64(at.Sub(histEpoch.time)) }
+
 // histKey is an owner's field in the hash of a lock.
 type histKey struct{ Name, Owner string }
 
@@ -393,13 +396,17 @@ type histReport struct {
 	Queued  []histKey // had a place in the processes' queue
 	Ended   []histKey // have had a reply to their release
 	Tally   histTally
+	Stalls  []histStall // of the process
 }
+
+// histStall is a stall, in times of histNow.
+type histStall struct{ From, To int64 }
 
 func (l *histLog) report() histReport {
 	l.grants.late.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := histReport{Entries: l.entries}
+	r := histReport{Entries: l.entries, Stalls: ownStalls.recorded()}
 	for k := range l.asked {
 		r.Asked = append(r.Asked, k)
 	}

@@ -165,8 +165,10 @@ func (b *historyRun) deleteOne() {
 	}
 }
 
-// delete removes a key like a flush or an eviction. It records the owner and the deadline for reporting the loss: the
-// longest lease that a worker may have requested, and histLate.
+// told is how long a worker has to report the loss of a deleted hold: the longest lease that it may have requested, and histLate.
+func (p workPlan) told() time.Duration { return p.Watchdog*3/2 + histLate }
+
+// delete removes a key like a flush or an eviction. It records the owner and the deadline for reporting the loss.
 func (b *historyRun) delete(name string) bool {
 	b.t.Helper()
 	const script = "local h = redis.call('hgetall', KEYS[1]) redis.call('del', KEYS[1]) return h"
@@ -182,7 +184,7 @@ func (b *historyRun) delete(name string) bool {
 	require.NoError(b.t, err)
 	e.Owner = found[0]
 	b.log.add(e)
-	by := e.Return + int64(b.plan.Watchdog*3/2+histLate)
+	by := e.Return + int64(b.plan.told())
 	b.log.add(histEntry{Kind: histTold, Name: name, Owner: e.Owner, Call: by, Return: by})
 	return true
 }

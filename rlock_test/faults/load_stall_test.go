@@ -59,11 +59,11 @@ func watchStalls(t testing.TB, s *redistest.Server) *stalls {
 	return w
 }
 
-// machine has the stalls of this process, which may be one that a test has started. Whoever is late by them is not late.
-var machine = watchMachine()
+// ownStalls has the stalls of this process, which may be one that a test has started. Whoever is late by them is not late.
+var ownStalls = watchOwn()
 
-// watchMachine watches until the process ends.
-func watchMachine() *stalls {
+// watchOwn watches until the process ends.
+func watchOwn() *stalls {
 	w := &stalls{}
 	go func() {
 		for ; ; w.rounds[0].Add(1) {
@@ -82,9 +82,19 @@ func (w *stalls) ran(from, to int64) time.Duration {
 	return total
 }
 
+// recorded returns the stalls so far.
+func (w *stalls) recorded() (all []histStall) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.spans {
+		all = append(all, histStall{histClock(s.from), histClock(s.to)})
+	}
+	return all
+}
+
 // isLate reports whether something that was due happened more than histLate later.
 func isLate(due, happened int64) bool {
-	return happened-due > int64(histLate) && machine.ran(due, happened) > histLate
+	return happened-due > int64(histLate) && ownStalls.ran(due, happened) > histLate
 }
 
 // step checks once whether this process is running.
