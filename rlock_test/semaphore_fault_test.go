@@ -136,7 +136,7 @@ func TestSemaphoreWaitersBehindACall(t *testing.T) {
 		}
 		began := time.Now()
 		err := s.TryAcquire(ctx, 10, 100*time.Millisecond)
-		require.Less(t, time.Since(began), 900*time.Millisecond, "the call did not use up its second for an answer")
+		require.Less(t, redistest.Ran(t, began, time.Now()), 900*time.Millisecond, "the call did not use up its second for an answer")
 		require.ErrorIs(t, err, rlock.ErrNotAcquired)
 		require.NotErrorIs(t, err, rlock.ErrUnreachable)
 		require.ErrorContains(t, err, "3 free of 10 wanted")
