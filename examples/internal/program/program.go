@@ -18,8 +18,8 @@ import (
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
-// atMost bounds every wait.
-const atMost = time.Minute
+// atMost bounds every wait, also for a program that takes a quarter of a minute and a start of Java when the machine is idle.
+const atMost = 3 * time.Minute
 
 // Program is a built program, and its processes' output lines in order, stdout and stderr together.
 type Program struct {
