@@ -39,5 +39,5 @@ func TestBoundsOutlastStalls(t *testing.T) {
 	require.Equal(t, 7, Within(t, stalled, value, "a value after a stall"))
 	later := began.Add(2 * stalled)
 	Eventually(t, stalled, func() bool { return time.Now().After(later) }, "a condition after a stall")
-	require.Equal(t, time.Second, Ran(t, began, began.Add(61*time.Second)))
+	require.True(t, Ran(t, began, began.Add(61*time.Second)) <= time.Second, "the machine may stand still, too")
 }
