@@ -72,27 +72,6 @@ func TestEarBesideWaiters(t *testing.T) {
 	}
 }
 
-// The ear resubscribes after each lost connection, and counts how often it was live.
-func TestEarReconnects(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	s := newSite(t, server.Client(t), server.Client(t))
-	ch := plain("ear")
-	e, heard := s.listens(ch)
-	for n := 2; n < 5; n++ {
-		if n == 4 {
-			server.Kill()
-			server.Restart()
-			redistest.Eventually(t, recovery, func() bool { return s.do(s.rdb.B().Ping().Build()).Error() == nil }, "the server is back")
-		} else {
-			require.NoError(t, s.do(s.rdb.B().ClientKill().TypePubsub().Build()).Error())
-		}
-		s.awaitEar(e, n)
-		s.publish(ch, "here")
-		s.hears(heard, "here")
-	}
-}
-
 // On a cluster, the ear subscribes at the node that serves its slot, and follows the slot.
 func TestEarOnACluster(t *testing.T) {
 	t.Parallel()
@@ -123,25 +102,6 @@ func TestEarOnACluster(t *testing.T) {
 			}, "heard at the other node")
 		}
 	}
-}
-
-// A user without the right to subscribe gets a single error. Waiters are unaffected.
-func TestEarRefused(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	s := newSite(t, limited(t, server, "~*", "+@all", "resetchannels", "&open*"), server.Client(t))
-	e := s.hub.Listen(plain("shut"), func(string) { t.Error("it hears") })
-	over := time.After(soon)
-	for e.State().Refusal == nil {
-		select {
-		case <-e.News():
-		case <-over:
-			t.Fatal("not refused")
-		}
-	}
-	require.ErrorContains(t, e.State().Refusal, `subscribe to "shut": `)
-	require.False(t, e.State().Live)
-	s.leaveAll(plain("open"), s.park(plain("open"), 2))
 }
 
 func TestSpoken(t *testing.T) {

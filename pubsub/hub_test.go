@@ -235,16 +235,6 @@ func TestForbiddenChannel(t *testing.T) {
 	s.leaveAll(shut, append(s.park(shut, 2), open...))
 }
 
-func TestForbiddenCommand(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t, "--rename-command", "SUBSCRIBE", "")
-	s := newSite(t, server.Client(t), server.Client(t))
-	w := s.waits(plain("c"))
-	awaitRefusal(t, w, `"c"`, "unknown command")
-	w.Leave()
-	require.True(t, s.hub.isEmpty())
-}
-
 // The password changed, so new connections fail.
 func TestForbiddenLogin(t *testing.T) {
 	t.Parallel()

@@ -11,48 +11,6 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A disconnected holder's ctx is cancelled when its lease of 30 s expires: before others can enter, and not much earlier. All that takes less
-// than a second.
-func TestLeaseEnds(t *testing.T) {
-	outside := time.Now()
-	synctest.Test(t, func(t *testing.T) {
-		locks := New(t)
-		order := locks.Mutex("order:42")
-		err := order.Do(t.Context(), func(ctx context.Context) error {
-			time.Sleep(2 * rlock.DefaultWatchdogTimeout) // it is renewed
-			locks.AssertHeld(ctx, "order:42")
-			began := time.Now()
-			restore := locks.FailRedis()
-			defer restore()
-			next := make(chan time.Time)
-			go func() { // ends itself
-				other := locks.Elsewhere().Mutex("order:42")
-				next <- time.Now()
-				_, unlock, err := other.Lock(t.Context())
-				next <- time.Now()
-				if err == nil {
-					err = unlock()
-				}
-				if err != nil {
-					t.Error(err)
-				}
-			}()
-			<-next
-			<-ctx.Done()
-			told := time.Now()
-			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-			require.Greater(t, told.Sub(began), rlock.DefaultWatchdogTimeout/2)
-			require.LessOrEqual(t, told.Sub(began), rlock.DefaultWatchdogTimeout)
-			require.False(t, (<-next).Before(told))
-			return nil
-		})
-		require.ErrorIs(t, err, rlock.ErrLost)
-		require.NoError(t, order.Do(t.Context(), func(context.Context) error { return nil }))
-	})
-	t.Logf("three leases in %v", time.Since(outside))
-	require.Less(t, time.Since(outside), rlock.DefaultWatchdogTimeout/3)
-}
-
 // A holder of any kind gets ErrLost; another process can take the lock meanwhile, undisturbed.
 func TestLose(t *testing.T) {
 	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
