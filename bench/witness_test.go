@@ -2,120 +2,59 @@ package main
 
 import (
 	"os"
+	"strconv"
+	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-func mapped(t *testing.T, slots int) (path string, w *witness) {
-	t.Helper()
-	path, err := createWitness(t.TempDir(), slots)
-	require.NoError(t, err)
-	w, err = openWitness(path)
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, w.close()) })
-	return path, w
-}
-
-func TestWitnessLetsOneAfterTheOtherPass(t *testing.T) {
-	path, w := mapped(t, 3)
-	other, err := openWitness(path) // as another process maps it
-	require.NoError(t, err)
-	for i := range 3 {
-		v, ok := w.slot(i).enter(7, alone)
-		assert.True(t, ok)
-		assert.True(t, v.leave())
-		v, ok = other.slot(i).enter(8, alone)
-		assert.True(t, ok)
-		assert.True(t, v.leave())
+// A step is "<visitor> enters <slot> <with>", "<visitor> overlaps <slot> <with>" if it learns that it should not be there, or "<visitor> leaves".
+// Visitors with even numbers are another process, which has mapped the same file.
+func TestWitness(t *testing.T) {
+	for name, row := range map[string]struct {
+		steps   string
+		counted int // updates: two that overlap lose one
+	}{
+		"one after the other":   {"1 enters 0 alone; 1 leaves; 2 enters 0 alone; 2 leaves; 1 enters 0 alone; 1 leaves", 3},
+		"in each slot":          {"1 enters 1 alone; 1 leaves; 2 enters 1 alone; 2 leaves; 1 enters 2 alone; 1 leaves", 3},
+		"slots are apart":       {"1 enters 0 alone; 2 enters 1 alone; 1 leaves; 2 leaves", 2},
+		"two inside":            {"1 enters 0 alone; 2 overlaps 0 alone; 2 leaves; 1 leaves; 3 enters 0 alone; 3 leaves", 2},
+		"readers meet":          {"1 enters 0 together; 2 enters 0 together; 1 leaves; 2 leaves; 3 enters 0 alone; 3 leaves", 3},
+		"reader and writer":     {"1 enters 0 together; 2 overlaps 0 alone; 1 leaves; 3 overlaps 0 together; 2 leaves; 3 leaves; 2 enters 0 alone; 2 leaves", 4},
+		"there is room for two": {"1 enters 0 two; 2 enters 0 two; 3 overlaps 0 two; 1 leaves; 2 leaves; 3 leaves; 1 enters 0 two; 1 leaves", 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path, err := createWitness(t.TempDir(), 3)
+			require.NoError(t, err)
+			var processes [2]*witness
+			for i := range processes {
+				processes[i], err = openWitness(path)
+				require.NoError(t, err)
+			}
+			visits := make(map[string]visit)
+			for step := range strings.SplitSeq(row.steps, "; ") {
+				words := strings.Fields(step)
+				if words[1] == "leaves" {
+					require.True(t, visits[words[0]].leave(), "%s: an overlap is reported once", step)
+					continue
+				}
+				number, err := strconv.Atoi(words[0])
+				require.NoError(t, err)
+				slot, err := strconv.Atoi(words[2])
+				require.NoError(t, err)
+				room := map[string]int64{"alone": alone, "together": together, "two": 2}[words[3]]
+				v, may := processes[(number+1)%2].slot(slot).enter(uint64(number), room)
+				require.Equal(t, words[1] == "enters", may, step)
+				visits[words[0]] = v
+			}
+			for _, w := range processes {
+				require.EqualValues(t, row.counted, w.counted())
+				require.NoError(t, w.close())
+				require.Error(t, w.close())
+			}
+		})
 	}
-	assert.EqualValues(t, 6, w.counted())
-	require.NoError(t, other.close())
-	require.Error(t, other.close())
-}
-
-func TestWitnessSeesTwoInside(t *testing.T) {
-	path, w := mapped(t, 1)
-	other, err := openWitness(path)
-	require.NoError(t, err)
-	defer other.close()
-	first, ok := w.slot(0).enter(1, alone)
-	assert.True(t, ok)
-	second, ok := other.slot(0).enter(2, alone)
-	assert.False(t, ok, "the second one learns it")
-	assert.True(t, second.leave())
-	assert.True(t, first.leave(), "an overlap is reported once")
-	assert.EqualValues(t, 1, w.counted(), "and an update is lost")
-
-	third, ok := w.slot(0).enter(3, alone)
-	assert.True(t, ok, "after them it is free again")
-	assert.True(t, third.leave())
-}
-
-func TestWitnessLetsReadersMeet(t *testing.T) {
-	path, w := mapped(t, 1)
-	other, err := openWitness(path)
-	require.NoError(t, err)
-	defer other.close()
-	first, may := w.slot(0).enter(1, together)
-	assert.True(t, may)
-	second, may := other.slot(0).enter(2, together)
-	assert.True(t, may)
-	assert.True(t, first.leave())
-	assert.True(t, second.leave())
-	assert.EqualValues(t, 2, w.counted(), "both leave a trace")
-
-	writer, ok := w.slot(0).enter(3, alone)
-	assert.True(t, ok, "after them a writer may come in")
-	assert.True(t, writer.leave())
-	assert.EqualValues(t, 3, other.counted())
-}
-
-func TestWitnessSeesReaderAndWriterMeet(t *testing.T) {
-	_, w := mapped(t, 1)
-	reader, may := w.slot(0).enter(1, together)
-	assert.True(t, may)
-	writer, ok := w.slot(0).enter(2, alone)
-	assert.False(t, ok, "a writer learns of the reader")
-	assert.True(t, reader.leave(), "an overlap is reported once")
-
-	late, may := w.slot(0).enter(3, together)
-	assert.False(t, may, "and a reader of the writer")
-	assert.True(t, writer.leave())
-	assert.True(t, late.leave())
-
-	writer, ok = w.slot(0).enter(2, alone)
-	assert.True(t, ok, "after them it is free again")
-	assert.True(t, writer.leave())
-	assert.EqualValues(t, 4, w.counted())
-}
-
-func TestWitnessHasRoomForSoMany(t *testing.T) {
-	_, w := mapped(t, 1)
-	first, may := w.slot(0).enter(1, 2)
-	assert.True(t, may)
-	second, may := w.slot(0).enter(2, 2)
-	assert.True(t, may)
-	third, may := w.slot(0).enter(3, 2)
-	assert.False(t, may, "there is room for two")
-	for _, v := range []visit{first, second, third} {
-		assert.True(t, v.leave())
-	}
-	_, may = w.slot(0).enter(1, 2)
-	assert.True(t, may, "after them there is room again")
-	assert.EqualValues(t, 3, w.counted())
-}
-
-func TestWitnessSlotsAreApart(t *testing.T) {
-	_, w := mapped(t, 2)
-	a, ok := w.slot(0).enter(1, alone)
-	assert.True(t, ok)
-	b, ok := w.slot(1).enter(2, alone)
-	assert.True(t, ok)
-	assert.True(t, a.leave())
-	assert.True(t, b.leave())
-	assert.EqualValues(t, 2, w.counted())
 }
 
 func TestWitnessRefusesOtherFiles(t *testing.T) {
