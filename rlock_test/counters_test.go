@@ -273,3 +273,53 @@ func TestPermitsUnderContention(t *testing.T) {
 		}
 	}
 }
+
+// Waiters are woken on a cluster, over sharded and over plain channels. A name whose keys and channels would be in several slots is refused.
+// TestPermitsOnACluster has expiring permits.
+func TestCountersOnACluster(t *testing.T) {
+	redistest.Parallel(t)
+	cluster := redistest.StartCluster(t, 3, 0)
+	ctx := context.Background()
+	for kind, of := range map[string]struct {
+		name, odd, says string
+		set, open, wait func(c *rlock.Client, name string) error
+	}{
+		"semaphore": {
+			name: "{%s:%d}x", odd: "a{b", says: "would be in another slot",
+			set:  func(c *rlock.Client, name string) error { return did(c.Semaphore(name).TrySetPermits(ctx, 0)) },
+			open: func(c *rlock.Client, name string) error { return c.Semaphore(name).Release(ctx, 2) },
+			wait: func(c *rlock.Client, name string) error { return c.Semaphore(name).Acquire(ctx, 2) },
+		},
+		"latch": {
+			name: "%s:%d", odd: "{a}b",
+			says: `rlock: "{a}b": on a cluster the name of a latch may have no braces: Redisson puts it in braces, as in ` +
+				`"redisson_countdownlatch__channel__{{a}b}", for its channel, which would be in another slot than the latch`,
+			set:  func(c *rlock.Client, name string) error { return did(c.CountDownLatch(name).TrySetCount(ctx, 1)) },
+			open: func(c *rlock.Client, name string) error { return c.CountDownLatch(name).CountDown(ctx) },
+			wait: func(c *rlock.Client, name string) error { return c.CountDownLatch(name).Await(ctx) },
+		},
+	} {
+		for _, plain := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/plain=%t", kind, plain), func(t *testing.T) {
+				o := rlock.Options{PlainPubSub: plain}
+				here, there := newClient(t, cluster.Client(t), o), newClient(t, cluster.Client(t), o)
+				prefix := redistest.Name(t)
+				const names = 10
+				var waits []<-chan error
+				for i := range names {
+					name := fmt.Sprintf(of.name, prefix, i)
+					require.NoError(t, of.set(here, name))
+					waits = append(waits, async(func() error { return of.wait(there, name) }))
+				}
+				redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == names }, "they wait")
+				for i, got := range waits {
+					require.NoError(t, of.open(here, fmt.Sprintf(of.name, prefix, i)))
+					require.NoError(t, within(t, got, wakeTimeout))
+				}
+				for _, call := range []func(*rlock.Client, string) error{of.set, of.open, of.wait} {
+					require.ErrorContains(t, call(here, of.odd), of.says)
+				}
+			})
+		}
+	}
+}

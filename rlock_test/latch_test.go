@@ -323,38 +323,6 @@ func TestLatchOfThousands(t *testing.T) {
 	})
 }
 
-func TestLatchOnACluster(t *testing.T) {
-	redistest.Parallel(t)
-	cluster := redistest.StartCluster(t, 3, 0)
-	for _, plain := range []bool{false, true} {
-		t.Run(fmt.Sprintf("plain=%t", plain), func(t *testing.T) {
-			here := newClient(t, cluster.Client(t), rlock.Options{PlainPubSub: plain})
-			there := newClient(t, cluster.Client(t), rlock.Options{PlainPubSub: plain})
-			var waits []<-chan error
-			const names = 10
-			prefix := redistest.Name(t)
-			name := func(i int) string { return fmt.Sprintf("%s:%d", prefix, i) }
-			for i := range names {
-				answer(here.CountDownLatch(name(i)).TrySetCount(context.Background(), 1)).is(t, true)
-				waits = append(waits, async(func() error { return there.CountDownLatch(name(i)).Await(context.Background()) }))
-			}
-			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == names }, "they wait")
-			for i := range names {
-				require.NoError(t, here.CountDownLatch(name(i)).CountDown(context.Background()))
-			}
-			for _, result := range waits {
-				require.NoError(t, within(t, result, wakeTimeout))
-			}
-			l := here.CountDownLatch("{a}b")
-			_, err := l.TrySetCount(context.Background(), 1)
-			for _, err := range []error{err, l.Await(context.Background()), l.CountDown(context.Background())} {
-				require.EqualError(t, err, `rlock: "{a}b": on a cluster the name of a latch may have no braces: Redisson puts it in braces, as in `+
-					`"redisson_countdownlatch__channel__{{a}b}", for its channel, which would be in another slot than the latch`)
-			}
-		})
-	}
-}
-
 // A Trace reports an Await, but not as a hold.
 func TestLatchIsTraced(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {

@@ -242,33 +242,6 @@ func semaphoresLeaveNothing(t *testing.T) {
 	}
 }
 
-func TestSemaphoreOnACluster(t *testing.T) {
-	redistest.Parallel(t)
-	cluster := redistest.StartCluster(t, 3, 0)
-	for _, plain := range []bool{false, true} {
-		t.Run(fmt.Sprintf("plain=%t", plain), func(t *testing.T) {
-			here := newClient(t, cluster.Client(t), rlock.Options{PlainPubSub: plain})
-			there := newClient(t, cluster.Client(t), rlock.Options{PlainPubSub: plain})
-			prefix := redistest.Name(t)
-			var waits []<-chan error
-			const names = 10
-			name := func(i int) string { return fmt.Sprintf("{%s:%d}x", prefix, i) }
-			for i := range names {
-				permits(t, here.Semaphore(name(i)), 0)
-				waits = append(waits, async(func() error { return there.Semaphore(name(i)).Acquire(context.Background(), 2) }))
-			}
-			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == names }, "they wait")
-			for i := range names {
-				require.NoError(t, here.Semaphore(name(i)).Release(context.Background(), 2))
-			}
-			for _, got := range waits {
-				require.NoError(t, within(t, got, wakeTimeout))
-			}
-			require.ErrorContains(t, here.Semaphore("a{b").Acquire(context.Background(), 1), "would be in another slot")
-		})
-	}
-}
-
 func TestSemaphoreIsTraced(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		var told traceLines
