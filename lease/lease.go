@@ -2,7 +2,6 @@ package lease
 
 import (
 	"errors"
-	"math"
 	"time"
 )
 
@@ -86,13 +85,6 @@ type Lease struct {
 	guarded bool  // see Guard
 	tries   uint8 // failed renewals since the last success, up to maxTries
 }
-
-// millis is a compact ttl: whole milliseconds, up to 49 days. Longer ttls are cut to that.
-type millis uint32
-
-func toMillis(ttl time.Duration) millis { return millis(min(ttl/time.Millisecond, math.MaxUint32)) }
-
-func (m millis) duration() time.Duration { return time.Duration(m) * time.Millisecond }
 
 // failure is the outcome of a call that renewed nothing. All its leases point to it, so that a lease needs no room
 // for an error of its own. It is immutable.

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -146,113 +145,6 @@ func (r *Renewer) Close() {
 	r.awaitTold() // by the loop or by callers of CatchUp
 }
 
-// Keep starts tracking l for k: l is trusted until `until`. It is renewed for ttl every third of that, or has a fixed
-// length if ttl is 0. ttl counts in whole milliseconds.
-//
-// A Lease is kept once: Keep panics on a second call with l. After Close, Keep tracks nothing and returns false; only
-// Until still answers.
-func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, ttl time.Duration) bool {
-	return r.keep(l, k, until, ttl, ttl)
-}
-
-// KeepShort is Keep for a lease renewed for ttl but first granted for the time first, which may be shorter: its first
-// renewal is due a third of that after the grant was requested.
-func (r *Renewer) KeepShort(l *Lease, k Keeper, until time.Time, first, ttl time.Duration) bool {
-	return r.keep(l, k, until, first, ttl)
-}
-
-// Limit bounds the trusted time of l, which is not kept yet: it ends at limit, whatever renews it. Once the trusted
-// time reaches the limit, renewals stop.
-func (r *Renewer) Limit(l *Lease, limit time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l.limit = max(r.at(limit), 1) // 0 is none
-}
-
-func (r *Renewer) keep(l *Lease, k Keeper, until time.Time, first, ttl time.Duration) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if l.state != idle {
-		panic("lease: Keep of a lease that was kept before")
-	}
-	l.until = l.upTo(r.at(until))
-	if r.closed {
-		l.state = ended
-		return false
-	}
-	l.keeper, l.ttl, l.state = k, toMillis(ttl), kept
-	if first < ttl {
-		l.state = given
-	}
-	if ttl > 0 || l.guarded {
-		r.scheduleFor(l, newJitter(), cmp.Or(first, r.ttl), never)
-	}
-	r.ends.push(l, l.until)
-	r.wakeBy(l.until)
-	return true
-}
-
-// Update sets the ttl of l's renewals, see [Renewer.Keep], and moves the trusted time to `until` if that is later
-// (never earlier). It does nothing if l is lost, stopped or being released.
-//
-// It works at any time. If l is in a call in flight and ttl is 0, a success of that call no longer moves the trusted
-// time.
-func (r *Renewer) Update(l *Lease, until time.Time, ttl time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed || !l.isKept() {
-		return
-	}
-	at := l.upTo(r.at(until))
-	moved := at > l.until
-	if moved {
-		l.until = at
-		r.ends.move(l, at)
-	}
-	if !moved && l.ttl == toMillis(ttl) {
-		return
-	}
-	l.ttl = toMillis(ttl)
-	// A later end means that the expiry was extended by other means (a re-entry), which is as good as a renewal.
-	l.tries = 0
-	if l.place == inCall {
-		return // finish decides what comes next
-	}
-	by := never
-	if l.guarded {
-		by = r.dueOf(l) // must not be put off again and again
-	}
-	r.unschedule(l)
-	if ttl > 0 || l.guarded {
-		r.scheduleFor(l, newJitter(), r.ttlOf(l), by)
-	}
-}
-
-// Releasing is for an owner that is about to release the name for good, and calls Stop once it knows the outcome.
-// From then on renewals exclude l, Update does nothing, and a call in flight no longer counts for l: its Gone may be
-// due to the release itself, which is no loss. The end of the trusted time still is.
-func (r *Renewer) Releasing(l *Lease) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed || !l.isKept() {
-		return
-	}
-	l.state = releasing
-	r.unschedule(l)
-}
-
-// CatchUp returns when every lease that has ended by now was reported to its keeper, even if the renewer's goroutine
-// was not scheduled in time; it calls Lost itself. Call it after acquiring a name that another keeper may have had.
-// After an outage longer than the leases, there may be many losses.
-func (r *Renewer) CatchUp() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for now := r.clock(); r.ends.first() <= now; {
-		r.tell()
-	}
-	r.awaitTold()
-}
-
 // awaitTold returns when no Lost is running. Called under mu, which it releases meanwhile.
 func (r *Renewer) awaitTold() {
 	for r.telling > 0 {
@@ -260,36 +152,5 @@ func (r *Renewer) awaitTold() {
 	}
 }
 
-// Until returns the trusted time of l, also after it was lost or stopped; the zero Time if it was never kept.
-func (r *Renewer) Until(l *Lease) time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if l.state == idle {
-		return time.Time{}
-	}
-	return r.epoch.Add(l.until)
-}
-
-// Stop ends the tracking of l: no later renewal includes l, and Lost is not called any more. It does not wait. It may
-// cross with a Lost in progress. A renewal in flight may still reach the store, where it changes nothing once the
-// name is released: the store compares owners, and an owner is used for one hold only.
-//
-// It may be called at any time and repeatedly, also after Close.
-func (r *Renewer) Stop(l *Lease) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if l.state == idle || l.state == ended {
-		return
-	}
-	l.state = ended
-	if !r.closed {
-		r.ends.remove(l)
-		r.leave(l)
-	}
-}
-
 // timeoutOf bounds a call with that ttl.
 func (r *Renewer) timeoutOf(ttl time.Duration) time.Duration { return min(ttl/6, r.timeout) }
-
-// at converts t to an instant since epoch.
-func (r *Renewer) at(t time.Time) time.Duration { return t.Sub(r.epoch) }

@@ -5,6 +5,13 @@ import "time"
 // The entrance for holders of this process that are about to release a lock, or have lost it. A queue whose lock may be
 // free does not rely on the hold any more: waiters that join from then on ask Redis.
 
+// IsAwaited reports whether anybody waits in q.
+func (h *Hub) IsAwaited(q Queue) bool {
+	defer h.lock().Unlock()
+	t := h.topics[q]
+	return t != nil && t.first != nil
+}
+
 // Ending announces that a holder of q is about to release it.
 func (h *Hub) Ending(q Queue) {
 	defer h.lock().Unlock()

@@ -32,11 +32,9 @@ func (w *Waiter) watch() {
 
 // unwatch stops the clock of a leaving waiter.
 func (w *Waiter) unwatch() {
-	if w.expiry != nil {
-		w.expiry.timer.Stop()
-		w.expiry.waiter = nil
-		w.expiry = nil
-	}
+	w.expiry.timer.Stop()
+	w.expiry.waiter = nil
+	w.expiry = nil
 }
 
 func (e *expiry) fire() {

@@ -86,13 +86,6 @@ func (h *Hub) WarnDeaf(deaf func(node string, err error)) { h.conns.deaf = deaf 
 // moment.
 const maxSpare = 64
 
-// IsAwaited reports whether anybody waits in q.
-func (h *Hub) IsAwaited(q Queue) bool {
-	defer h.lock().Unlock()
-	t := h.topics[q]
-	return t != nil && t.first != nil
-}
-
 // Waiting returns the number of waiters that sleep: they were refused, and do not have the turn.
 func (h *Hub) Waiting() (n int) {
 	defer h.lock().Unlock()

@@ -134,7 +134,9 @@ func (t *topic) stopAll(err error, stops func(*Waiter) bool) {
 // unlink takes a waiter out of the queue.
 func (t *topic) unlink(w *Waiter) {
 	t.waiters.unlink(w)
-	w.unwatch()
+	if w.expiry != nil {
+		w.unwatch()
+	}
 	if t.current == w {
 		t.current = nil
 	}

@@ -31,21 +31,6 @@ func CallerNow(ctx context.Context) Caller {
 	return Caller{Ctx: ctx, Outer: ctx, parent: sectionParent(ctx), Began: time.Now()}
 }
 
-// Caller returns the Caller of a Lock of m called now.
-func (m *Lock) Caller(ctx context.Context) Caller {
-	if m.MaxWait > 0 {
-		return m.CallerUpTo(ctx, m.MaxWait)
-	}
-	who := CallerNow(ctx)
-	who.Persists = m.Persists
-	return who
-}
-
-// CallerUpTo returns the Caller of a TryLock of m called now.
-func (m *Lock) CallerUpTo(ctx context.Context, wait time.Duration) Caller {
-	return CallerNow(ctx).UpTo(wait, m.Client.MinAttempt()).Persistent(m.Persists)
-}
-
 // Patient bounds the waiting, unless there is no bound.
 func (c Caller) Patient(most, least time.Duration) Caller {
 	if most > 0 {

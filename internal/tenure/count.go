@@ -178,13 +178,6 @@ func (t *Tenure) renewedFor(c *Client) (ttl time.Duration) {
 // renewed is renewedFor by its own Client. mu is held.
 func (t *Tenure) renewed() time.Duration { return t.renewedFor(t.Lock.Client) }
 
-// oneAgain forgets the holds before the next one, or none. mu is held.
-func (t *Tenure) oneAgain() {
-	if t.callers != nil {
-		t.callers.open = nil
-	}
-}
-
 // setCount changes the number of open levels of the hold. mu is held.
 func (h *Hold) setCount(n int32) {
 	if o := h.Tenure.several(); o != nil {

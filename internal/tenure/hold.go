@@ -191,6 +191,13 @@ func (h *Hold) begin(inner, given context.Context, cancel context.CancelCauseFun
 	return l
 }
 
+// oneAgain forgets the holds before the next one, or none. mu is held.
+func (t *Tenure) oneAgain() {
+	if t.callers != nil {
+		t.callers.open = nil
+	}
+}
+
 // keep hands a granted tenure to the renewer. It reports false if the client is closed.
 func (t *Tenure) keep(m *Lock, a AcquireResult) bool {
 	leases, began, until := m.Client.Leases, a.Sent, a.Until(m)

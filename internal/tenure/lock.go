@@ -157,3 +157,18 @@ func (m *Lock) upToMax(ttl time.Duration) time.Duration {
 
 // Owner returns the owner field of a tenure with that tag.
 func (m *Lock) Owner(tag uint64) string { return m.Kind.Owner(m.Client.ID, tag, m.Short) }
+
+// Caller returns the Caller of a Lock of m called now.
+func (m *Lock) Caller(ctx context.Context) Caller {
+	if m.MaxWait > 0 {
+		return m.CallerUpTo(ctx, m.MaxWait)
+	}
+	who := CallerNow(ctx)
+	who.Persists = m.Persists
+	return who
+}
+
+// CallerUpTo returns the Caller of a TryLock of m called now.
+func (m *Lock) CallerUpTo(ctx context.Context, wait time.Duration) Caller {
+	return CallerNow(ctx).UpTo(wait, m.Client.MinAttempt()).Persistent(m.Persists)
+}
