@@ -145,12 +145,5 @@ func (r *Renewer) Close() {
 	r.awaitTold() // by the loop or by callers of CatchUp
 }
 
-// awaitTold returns when no Lost is running. Called under mu, which it releases meanwhile.
-func (r *Renewer) awaitTold() {
-	for r.telling > 0 {
-		r.told.Wait()
-	}
-}
-
 // timeoutOf bounds a call with that ttl.
 func (r *Renewer) timeoutOf(ttl time.Duration) time.Duration { return min(ttl/6, r.timeout) }

@@ -144,6 +144,13 @@ func (r *Renewer) CatchUp() {
 	r.awaitTold()
 }
 
+// awaitTold returns when no Lost is running. Called under mu, which it releases meanwhile.
+func (r *Renewer) awaitTold() {
+	for r.telling > 0 {
+		r.told.Wait()
+	}
+}
+
 // at converts t to an instant since epoch.
 func (r *Renewer) at(t time.Time) time.Duration { return t.Sub(r.epoch) }
 

@@ -39,7 +39,7 @@
 // lua, pubsub and lease do not import each other, and lease does no I/O. Read them in the order of a Lock call:
 //
 //  1. tenure/, the state: tenure.go, hold.go, level.go; lock.go is a handle and its terms; client.go what the locks of a Client share.
-//     Only this package sees their fields. cluster.go is where the first call connects, if the Client does that late (rlock/late.go),
+//     Only this package changes their fields. cluster.go is where the first call connects, if the Client does that late (rlock/late.go),
 //     and learns of a cluster.
 //  2. engine/enter.go re-enters or competes. attempt.go queues in the hub, asks Redis and sleeps; outcome.go decides whether the caller
 //     or the lock came first.
@@ -97,7 +97,7 @@
 //     for the grant lease, from before the first call that may have queued its owner. In a fair queue it counts from before the last
 //     call that saw the place, unless the joining call is unresolved (place.go). WithMaxHold ends trust earlier. At its end the ctx of
 //     each level is done, and all that package context derived from it, even if Redis is silent or the ctx's parent blocks, and before a
-//     Lock of the same Client returns with the lock (ending.go).
+//     Lock of the same Client returns with the lock (tenure/loss.go).
 //   - I6 (I-wake). While a queue of the hub is not empty, one of these is true. (a) A waiter has the turn, is claimed or is due. (b) A
 //     timer will end a courtesy. (c) A subscription is being asked for. (d) The subscription is live, and an attempt after its
 //     confirmation was answered "held", or got the lock for a hold of this process that has not ended. An unlock that gave the lock to

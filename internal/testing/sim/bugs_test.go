@@ -181,7 +181,7 @@ func TestForeignContexts(t *testing.T) {
 // TestWaitsForForeignContextsAreFound builds TestForeignContexts with a bug in the library: losses wait for the parents of their contexts.
 func TestWaitsForForeignContextsAreFound(t *testing.T) {
 	t.Parallel()
-	overlay := withBug(t, "../../tenure/ending.go", "foreign.Go(func() { cancel(why) })", "cancel(why)")
+	overlay := withBug(t, "../../tenure/loss.go", "foreign.Go(func() { cancel(why) })", "cancel(why)")
 	out, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-vet=off", "-overlay", overlay, "-run", "^TestForeignContexts$").CombinedOutput()
 	if err == nil || !bytes.Contains(out, []byte("two owners (G1)")) && !bytes.Contains(out, []byte("(G2)")) {
 		t.Errorf("not found: %v: %s", err, out)
