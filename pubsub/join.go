@@ -94,14 +94,22 @@ func (t *topic) isShareAsked() bool {
 func (h *Hub) topic(w *Waiter, q Queue) *topic {
 	t := h.topics[q]
 	if t == nil {
-		if last := len(h.spare) - 1; last >= 0 {
-			t, h.spare = h.spare[last], h.spare[:last]
-		} else {
-			t = &topic{hub: h}
-		}
-		t.topicState = topicState{queue: q}
-		h.topics[q] = t
+		t = h.newTopic(q)
 	}
 	w.topic, w.since = t, t.turns
+	return t
+}
+
+// newTopic is not inlined: the stack of everybody who joins would be twice as large.
+//
+//go:noinline
+func (h *Hub) newTopic(q Queue) (t *topic) {
+	if last := len(h.spare) - 1; last >= 0 {
+		t, h.spare = h.spare[last], h.spare[:last]
+	} else {
+		t = &topic{hub: h}
+	}
+	t.topicState = topicState{queue: q}
+	h.topics[q] = t
 	return t
 }

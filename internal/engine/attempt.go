@@ -130,6 +130,14 @@ func (l *Attempt) waitForTurn() (o tenure.Outcome, turn bool) {
 		}
 	}
 	granted, gone, err := l.awaitTurn()
+	return l.afterWait(granted, gone, err)
+}
+
+// afterWait goes on when the wait for the turn is over. It is apart from that, so that its frame is no part of a waiter's stack, which
+// would be twice as large.
+//
+//go:noinline
+func (l *Attempt) afterWait(granted, gone bool, err error) (o tenure.Outcome, turn bool) {
 	if gone && l.leaveInTime(errors.Is(err, pubsub.ErrExpired)) {
 		return failed(l.Failure(err)), false
 	}
@@ -342,13 +350,19 @@ func (l *Attempt) Refusal() lua.AcquireReply {
 	return *l.refused
 }
 
-// Failure returns the error of a Lock without a grant.
+// Failure returns the error of a Lock without a grant. It is not inlined: see afterWait.
+//
+//go:noinline
 func (l *Attempt) Failure(err error) error { return gaveUp(l.Lock, l.Caller, err, l.Refusal()) }
 
 // awaitTurn waits for the turn, a grant, or the end of the wait.
 func (l *Attempt) awaitTurn() (granted, gone bool, err error) {
 	fails := l.watched()
-	l.Waits(l.Refusal().Holder)
+	holder := ""
+	if l.refused != nil {
+		holder = l.refused.Holder
+	}
+	l.Waits(holder)
 	l.Lock.Client.FreeKept(l.Lock.Key) // since it looked
 	select {
 	case <-l.waiter.Turn():
