@@ -95,8 +95,8 @@ func ReleaseEach(ctx context.Context, c rueidis.Client, all []ReleaseArgs) ([]Re
 		_, its, own := all[i].call(&memory)
 		keys = append(keys, its...)
 		owner, channel, n := own[0], own[4], strconv.Itoa(len(its))
-		var now [11]string
-		copy(now[copy(now[:], append([]string{n}, own[1:4]...)):], own[5:])
+		now := [11]string{n, own[1], own[2], own[3]}
+		copy(now[4:], own[5:])
 		if of == 0 || now != common || args[row+2] != strconv.Itoa(len(own)) {
 			row, of, common = len(args), 0, now
 			args = append(args, "", n, strconv.Itoa(len(own)))
