@@ -17,54 +17,65 @@
 -- command shows it, and those without a counter need no more. If one fails, the locks taken before it are released: they were free, so
 -- they have no other owner.
 
-local locks, names, k, n = {}, {}, 0, 1
+local names, fences, owners, leases, held, k, n = {}, {}, {}, {}, {}, 0, 1
 while n <= #ARGV do
-  local last, lease, keys = n + 2 + ARGV[n], ARGV[n + 1], tonumber(ARGV[n + 2])
+  local last, lease, keys = n + 2 + ARGV[n], ARGV[n + 1], ARGV[n + 2]
   for i = n + 3, last do
-    local its = {}
-    for key = 1, keys do
+    local which = #names + 1
+    k = k + 1
+    names[which], owners[which], leases[which] = KEYS[k], ARGV[i], lease
+    if keys == '2' then
       k = k + 1
-      its[key] = KEYS[k]
+      fences[which] = KEYS[k]
     end
-    names[#names + 1] = its[1]
-    locks[#locks + 1] = {keys = its, args = {ARGV[i], lease, '1'}}
   end
   n = last + 1
 end
 
+local function acquires(which)
+  return acquire({names[which], fences[which]}, {owners[which], leases[which], '1'})
+end
+
 local free = redis.pcall('exists', unpack(names)) == 0 -- or this user may not ask that
-for which, lock in ipairs(free and {} or locks) do
-  if redis.call('pttl', lock.keys[1]) ~= -2 then
-    lock.held = redis.call('hexists', lock.keys[1], lock.args[1]) == 1
-    if not lock.held then
-      local refused = acquire(lock.keys, lock.args)
+for which, name in ipairs(free and {} or names) do
+  if redis.call('pttl', name) ~= -2 then
+    held[which] = redis.call('hexists', name, owners[which]) == 1
+    if not held[which] then
+      local refused = acquires(which)
       local ttl, holder, other = refused[1], refused[2], refused[4]
       return refused.err and refused or {which, ttl, holder, other}
     end
   end
 end
 
-local function take(lock)
-  if not free or lock.keys[2] then
-    return acquire(lock.keys, lock.args)
+local tokens, now = {}, 0
+
+-- take takes the locks, in order. It returns an error that one of them is refused with.
+local function take()
+  for which, name in ipairs(names) do
+    local token = 0
+    now = which
+    if free and not fences[which] then
+      redis.call('hset', name, owners[which], '1')
+      redis.call('pexpire', name, leases[which])
+    else
+      token = acquires(which)
+    end
+    if type(token) == 'table' then
+      return token
+    end
+    tokens[which] = token
   end
-  redis.call('hset', lock.keys[1], lock.args[1], '1')
-  redis.call('pexpire', lock.keys[1], lock.args[2])
-  return 0
 end
 
-local tokens = {}
-for which, lock in ipairs(locks) do
-  local done, token = pcall(take, lock)
-  if not done or type(token) == 'table' then
-    for upto = 1, which do
-      if not locks[upto].held then
-        redis.call('del', names[upto])
-      end
+local _, why = pcall(take)
+if why then
+  for which = 1, now do
+    if not held[which] then
+      redis.call('del', names[which])
     end
-    local failed = type(token) == 'table' and token or redis.error_reply(tostring(token)) -- a text before Redis 7
-    return failed
   end
-  tokens[which] = token
+  local failed = type(why) == 'table' and why or redis.error_reply(tostring(why)) -- a text before Redis 7
+  return failed
 end
 return {0, tokens}

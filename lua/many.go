@@ -12,7 +12,7 @@ import (
 // Scripts for many locks at once. Each includes the script for one lock, and does the same for every lock.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "114e0ddbeb38a0331da1b2df693ac2542492c4af"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "b43e8a4a0565bcbff32e9aca526604d7a4c30f8c"}
 	releaseEachScript = script{calling("release", "release_each"), "c2fec5f62b721b70a45e1d29d1d57bf1a5ab4a39"}
 )
 
