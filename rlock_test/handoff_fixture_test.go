@@ -68,12 +68,12 @@ func (r *proxied) nthHandOff(n int, a redistest.Action) redistest.Hook {
 func (r *proxied) nthRelease(n int, handsOff bool, a redistest.Action) redistest.Hook {
 	seen := 0
 	return func(cmd []string) redistest.Action {
-		const next = 5 // of the script's arguments
+		const next = 6 // of the script's arguments
 		if cmd[0] != "EVALSHA" || cmd[1] != r.release {
 			return redistest.Pass
 		}
 		keys, _ := strconv.Atoi(cmd[2])
-		if handsOff != (cmd[3+keys+next] != "") {
+		if handsOff != (len(cmd) > 3+keys+next && cmd[3+keys+next] != "") {
 			return redistest.Pass
 		}
 		if seen++; n != 0 && seen != n {

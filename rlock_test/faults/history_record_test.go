@@ -290,18 +290,18 @@ func parseHistScript(words []string) (histScript, bool) {
 		c.what, lease, c.ends = "release", args[2], args[1] == "0"
 		c.from = histKey{names[0], args[0]}
 		c.keys = []histKey{c.from}
-	case n == 1 && len(args) >= 7 && strings.HasSuffix(args[3], "publish"): // owner, count, lease, how and where to publish, next, stay
+	case n == 1 && len(args) >= 6 && strings.HasSuffix(args[3], "publish"): // owner, count, lease, how and where to publish, grant, next, stay
 		c.what, lease, c.ends = "release", args[2], args[1] == "0"
 		c.from = histKey{names[0], args[0]}
 		c.keys = []histKey{c.from}
 		switch {
-		case args[5] != "":
-			c.what, c.keys = "hand-off", []histKey{{names[0], args[5]}}
-			c.joins = args[6] == "0"
+		case len(args) > 6:
+			c.what, c.keys = "hand-off", []histKey{{names[0], args[6]}}
+			c.joins = args[7] == "0"
 		case c.ends:
 			lease = "0"
 		}
-	case n == 1 && (len(args) == 3 || len(args) == 7 && c.queue != ""): // owner, lease, count, whether and how to join the queue
+	case n == 1 && (len(args) == 3 || len(args) >= 6 && c.queue != ""): // owner, lease, count, whether and how to join the queue
 		c.what, lease, c.first, c.joins = "acquire", args[1], args[2] == "1", len(args) > 3
 		c.keys = []histKey{{names[0], args[0]}}
 	case len(args) == 2*n && strings.Contains(args[0], ":"): // of readers: owner and lease of each
