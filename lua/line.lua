@@ -17,7 +17,7 @@ local function open(line, text)
   line.wants, line.which, line.rest = {}, {}, {}
   if line.queue and (line.length > 0 or line.waits) then
     line.now = line.now or clock()
-    line.mine = redis.call('zmscore', line.queue, line.client)[1] and line.waits
+    line.mine = line.waits and redis.call('zmscore', line.queue, line.client)[1]
     redis.call('hmget', line.requests, line.client)
     line.lost = line.length == 0 and redis.call('zrange', line.ends, '0', '127') -- otherwise serve and arm read it first
   end
@@ -38,7 +38,7 @@ local function call_for(line, client, ms, ends)
   if heard == 0 then
     return drop(line, client)
   elseif type(heard) == 'number' then -- otherwise the user may not publish
-    write(line, 'zadd', line.ends, string.format('%.0f', ends) .. (ms == 0 and '.5' or ''), client)
+    write(line, 'zadd', line.ends, string.format('%d', ends) .. (ms == 0 and '.5' or ''), client)
   end
   return true
 end
@@ -75,7 +75,7 @@ local function serve(line)
       call_for(line, client, 0, line.now + line.keep)
     end
   end
-  for _, client in ipairs(line.length > 0 and redis.call('zrange', line.ends, '-inf', line.now, 'byscore', 'limit', '0', '128') or {}) do
+  for _, client in ipairs(line.length > 0 and redis.call('zrange', line.ends, '-inf', string.format('%d', line.now), 'byscore', 'limit', '0', '128') or {}) do
     if not line.waits or client ~= line.client then
       drop(line, client)
     end
@@ -121,13 +121,13 @@ local function arm(line)
   while at <= line.now + 60000 and (line.length > 0 or #line.rest > 0) do
     local enough = mine and not line.mine and not line.again and need > 1 and 2 * need or need
     if there < enough then -- otherwise as many ask even earlier
-      there = redis.call('zcount', line.ends, string.format('(%.0f', line.soon), string.format('%.0f', at + line.half + late))
+      there = redis.call('zcount', line.ends, string.format('(%d', line.soon), string.format('%d', at + line.half + late))
       line.again = line.again or mine and there < enough and at - line.now
       there = there + (line.again and 1 or 0)
     end
     if there < need then
       local later = redis.call(
-        'zrange', line.ends, '+inf', string.format('(%.0f', at + line.half + late), 'byscore', 'rev', 'limit', '0', need - there)
+        'zrange', line.ends, '+inf', string.format('(%d', at + line.half + late), 'byscore', 'rev', 'limit', '0', need - there)
       for _, client in ipairs(later) do
         call_for(line, client, math.max(at - line.now, 0), at + line.half)
       end
@@ -139,33 +139,36 @@ local function arm(line)
   end
 end
 
--- keep writes into a key of the line, and when that expires.
-local function keep(line, key, undo, command, ...)
+-- keep writes into a key of the line, and when that expires: first, so that one who may not leaves nothing behind.
+local function keep(line, key, command, ...)
+  local ms = string.format('%d', 60000 + line.keep)
+  local was = redis.call('pexpire', key, ms)
   write(line, command, key, ...)
-  if type(redis.pcall('pexpire', key, string.format('%.0f', 60000 + line.keep))) ~= 'number' then -- it may have no expiry yet
-    redis.call(undo, key, line.client)
-    redis.call('pexpire', key, '1')
+  if was == 0 then
+    redis.call('pexpire', key, ms)
   end
 end
 
 -- stand gives the calling process its place, or ends it, and returns the ms until its next try: -1 if everything was granted.
 local function stand(line)
-  if line.mine then
+  if line.mine and #line.rest == 0 then
+    drop(line, line.client)
+  elseif line.mine then
     redis.call('zrem', line.ends, line.client)
   end
   if line.queue then
     arm(line)
   end
   if #line.rest == 0 then
-    return line.mine and drop(line, line.client) or -1 -- drop returns nothing
+    return -1
   end
   local stays = line.queue and line.waits
   local again = math.max(1, math.min(60000, line.blocks and line.half or line.again or stays and 60000 or line.soon - line.now))
   if stays then
     local tail = redis.call('zrange', line.queue, '-1', '-1', 'withscores')[2]
-    keep(line, line.requests, 'hdel', 'hset', line.client, 'want ' .. table.concat(line.rest, ','))
-    keep(line, line.ends, 'zrem', 'zadd', string.format('%.0f', line.now + again + line.half), line.client)
-    keep(line, line.queue, 'zrem', 'zadd', line.mine and line.which[1] ~= 1 and 'nx' or 'ch', (tail or 0) + 1, line.client)
+    keep(line, line.requests, 'hset', line.client, 'want ' .. table.concat(line.rest, ','))
+    keep(line, line.ends, 'zadd', string.format('%d', line.now + again + line.half), line.client)
+    keep(line, line.queue, 'zadd', line.mine and line.which[1] ~= 1 and 'nx' or 'ch', string.format('%d', (tail or 0) + 1), line.client)
   end
   return again
 end

@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "1eaf1d741b895c121577cf0d8844ceeb2172008e"}
+	permitsScript      = script{Text("permits"), "abafda204222579d2b19719f8e91d5c003d68f16"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "b6c789bd9a56a5ef82b8d5eb928578aa6b5d10f9"}
+	permitsLeaseScript = script{Text("permits_lease"), "e08ee7f60fb708e168e2fac1d05771982fa27622"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 

@@ -35,82 +35,68 @@
 -- Redis does not roll back a failed script. So each key is read before anything is written, the record and the number of permits are
 -- written last, and a failed call takes back what it did to the permits.
 
-local texts = redis.call('mget', KEYS[1], KEYS[2])
 local length = KEYS[5] and redis.call('zcard', KEYS[5])
 
 -- include clock announce
 
--- Usually nobody is in line, no permit has expired, and the call is for one permit. The functions behind this take longer than all of it:
--- each call creates them anew.
-
--- count_one writes the record and the number of permits, and returns that number; nothing if it cannot, and has changed neither.
-local function count_one(record, change)
-  if redis.pcall('set', KEYS[2], ARGV[1] .. record, 'px', '121000').err then
-    return
-  end
-  local free = redis.pcall('incrby', KEYS[1], change)
-  if type(free) == 'number' then
-    return free
-  end
-  redis.call('set', KEYS[2], texts[2] or '', 'px', '121000')
-end
-
--- take_one gives a permit to a process. Like give_one, it returns nothing if it has changed nothing, and the rest of the script is needed.
-local function take_one(free, now)
-  local held, slot, lease = redis.call('zcard', KEYS[3]), redis.call('zcard', KEYS[4]), tonumber(ARGV[5])
-  if slot >= free + held or redis.call('zcount', KEYS[4], '0', slot - 1) ~= slot or redis.call('pttl', KEYS[1]) >= 0 then
-    return
-  end
-  local ends = lease < 0 and '922337203685477' or string.format('%d', math.min(now + lease + 1, 922337203685477))
-  if redis.pcall('zadd', KEYS[3], 'nx', ends, ARGV[6]) ~= 1 then
-    return
-  end
-  local result = string.format('1|1|%d|', slot)
-  local left = redis.pcall('zadd', KEYS[4], 'nx', string.format('%d', slot), ARGV[6]) == 1 and count_one('|1|' .. result, '-1')
-  if left then
-    result = string.format('%d|-1|0|', left) .. result
-    return result
-  end
-  redis.call('zrem', KEYS[4], ARGV[6])
-  redis.call('zrem', KEYS[3], ARGV[6])
-end
-
--- give_one returns a permit.
-local function give_one()
-  local ends, slot = redis.call('zscore', KEYS[3], ARGV[6]), redis.call('zscore', KEYS[4], ARGV[6])
-  if not ends or not slot or redis.pcall('zrem', KEYS[3], ARGV[6]) ~= 1 then
-    return
-  end
-  local free = redis.pcall('zrem', KEYS[4], ARGV[6]) == 1 and count_one('|0|1|||1', '1')
-  if free then
-    local how, channel = string.match(ARGV[3], '^%d (%a+) %d+ (.*)$')
-    if free > 0 then
-      announce(how, channel, free, true, 0)
+-- Usually nobody is in line, no permit has expired, and the call is for one permit. Each call creates the functions behind this anew, which
+-- takes longer than all of it. Here the record is read as it is written. Whatever else may be is left to the rest, as it was.
+local takes = ARGV[4] == '1'
+if length == 0 and #ARGV == 6 and ARGV[2] == '0' and (takes or ARGV[4] == '') and string.byte(ARGV[3]) ~= 50 then -- the mode 2
+  local now, id, ends, slot, result = clock(), ARGV[6], nil, nil, nil
+  if redis.call('zcount', KEYS[3], '-inf', string.format('%d', now)) > 0 then
+    result = nil -- these must be returned first
+  elseif takes then
+    local free, lease = tonumber(redis.call('get', KEYS[1]) or '') or 0, tonumber(ARGV[5])
+    local low = free > 0 and redis.call('zcard', KEYS[4]) -- the lowest free slot, if there are no gaps, and none of permits that are gone
+    if low and (low < free or low < free + redis.call('zcard', KEYS[3]))
+      and (low == 0 or redis.call('zcount', KEYS[4], '0', low - 1) == low) and redis.call('pttl', KEYS[1]) < 0 then
+      slot = string.format('%d', low)
+      ends = lease < 0 and '922337203685477' or string.format('%d', math.min(now + lease + 1, 922337203685477))
+      result = '1|1|' .. slot .. '|'
     end
-    local result = string.format('%d|-1|0|1|||1', free)
-    return result
+  else
+    ends = redis.call('zscore', KEYS[3], id)
+    result = ends and '1|||1'
   end
-  redis.call('zadd', KEYS[4], slot, ARGV[6])
-  redis.call('zadd', KEYS[3], ends, ARGV[6])
+  local before = result and redis.pcall('set', KEYS[2], ARGV[1] .. (takes and '|1|' or '|0|') .. result, 'px', '121000', 'get')
+  if result and type(before) ~= 'table' then
+    local last = tonumber(string.match(before or '', '^%d*')) or 0
+    local free = last < tonumber(ARGV[1]) and redis.pcall('incrby', KEYS[1], takes and '-1' or '1')
+    if type(free) == 'number' then
+      local done
+      if takes then
+        done = redis.pcall('zadd', KEYS[3], 'nx', ends, id) == 1
+        if done and redis.pcall('zadd', KEYS[4], 'nx', slot, id) ~= 1 then
+          done = redis.call('zrem', KEYS[3], id) == 0
+        end
+      else
+        done = redis.pcall('zrem', KEYS[3], id) == 1
+        if done and type(redis.pcall('zrem', KEYS[4], id)) ~= 'number' then
+          done = redis.call('zadd', KEYS[3], ends, id) == 0
+        end
+      end
+      if done then
+        if not takes and free > 0 then
+          local how, channel = string.match(ARGV[3], '^%d (%a+) %d+ (.*)$')
+          announce(how, channel, free, true, 0)
+        end
+        result = string.format('%d|-1|0|', free) .. result
+        return result
+      end
+      redis.call('incrby', KEYS[1], takes and '1' or '-1')
+    end
+    if before then
+      redis.call('set', KEYS[2], before, 'px', '121000')
+    else
+      redis.pcall('del', KEYS[2]) -- it says nothing
+    end
+  end
 end
 
-local free, last, one = tonumber(texts[1]), string.match(texts[2] or '', '^%d+'), #ARGV == 6 and string.byte(ARGV[3]) ~= 50
-if length == 0 and one and ARGV[2] == '0' and free and (not last or tonumber(last) < tonumber(ARGV[1])) then -- 50 is the mode 2
-  local now, first, result = clock(), redis.call('zrange', KEYS[3], '0', '0', 'withscores')[2], nil
-  local expired = first and tonumber(first) <= now -- it must be returned first
-  if ARGV[4] == '1' and free > 0 and not expired then
-    result = take_one(free, now)
-  elseif ARGV[4] == '' and not expired then
-    result = give_one()
-  end
-  if result then
-    return result
-  end
-end
-
+local texts = redis.call('mget', KEYS[1], KEYS[2])
 -- include counter message record line
-local exists, foreign
-free, exists, foreign = free_of(KEYS[1], texts[1])
+local free, exists, foreign = free_of(KEYS[1], texts[1])
 if foreign then
   return foreign
 end

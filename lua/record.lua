@@ -72,7 +72,7 @@ local function note(line, done, which, slots, given)
   if line.change == 0 and not line.creates then
     return nil
   end
-  local free = redis.pcall('incrby', line.counter, line.change)
+  local free = redis.pcall('incrby', line.counter, string.format('%d', line.change))
   if type(free) == 'table' then
     redis.call('set', line.recorded, line.record or '', 'px', '121000')
     return free

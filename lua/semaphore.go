@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
-	semaphoreScript       = script{Text("semaphore"), "c6fc0bf4021874449ed1d6f1d34b5894a0a4afa7"}
+	semaphoreScript       = script{Text("semaphore"), "1cdd027ef565a621fd65fa008b15e075a4fa8885"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.

@@ -30,38 +30,40 @@
 -- Redis does not roll back a failed script. So each key is read before anything is written, and the record and the number of permits are
 -- written last: after an error neither has changed.
 
-local texts = redis.call('mget', KEYS[1], KEYS[2])
 local length = KEYS[3] and redis.call('zcard', KEYS[3])
 
 -- include announce
 
--- Usually nobody is in line, and whoever asks gets what it wants. Each call creates the functions below anew, which takes longer than all
--- of this.
-local n, want, free = tonumber(ARGV[2]), tonumber(ARGV[4] == '' and '0' or ARGV[4]), tonumber(texts[1])
-local last = string.match(texts[2] or '', '^%d+')
-if length == 0 and n and want and free and (free + n >= want or want == 0)
-  and (not last or tonumber(last) < tonumber(ARGV[1])) and string.byte(ARGV[3]) ~= 50 then -- 50 is the mode 2
-  local change = want == 0 and ARGV[2] or n == 0 and '-' .. ARGV[4] or n - want
-  free = redis.pcall('incrby', KEYS[1], change)
-  if type(free) == 'number' then
-    local result = want == 0 and '1|||' or '1|1||'
-    local failed = redis.pcall('set', KEYS[2], ARGV[1] .. '|' .. (want == 0 and '0' or ARGV[4]) .. '|' .. result, 'px', '121000')
-    if failed.err then
-      redis.call('incrby', KEYS[1], want - n)
-      return failed
+-- Usually nobody is in line, and a call that gives or wants is served at once. Each call creates the functions below anew, which takes longer
+-- than all of this. Here the record is read as it is written. Whatever else may be is left to the rest, as it was.
+local n, want = tonumber(ARGV[2]), tonumber(ARGV[4] == '' and '0' or ARGV[4])
+local gives = n and n ~= 0 and want == 0
+if length == 0 and string.byte(ARGV[3]) ~= 50 -- the mode 2
+  and (gives or n == 0 and want and want > 0 and (tonumber(redis.call('get', KEYS[1]) or '') or 0) >= want) then
+  local result = gives and '1|||' or '1|1||'
+  local before = redis.pcall('set', KEYS[2], ARGV[1] .. (gives and '|0|' or '|' .. ARGV[4] .. '|') .. result, 'px', '121000', 'get')
+  if type(before) ~= 'table' then
+    local last = tonumber(string.match(before or '', '^%d*')) or 0
+    local free = last < tonumber(ARGV[1]) and redis.pcall('incrby', KEYS[1], gives and ARGV[2] or '-' .. ARGV[4])
+    if type(free) == 'number' then
+      if gives and n > 0 and free > 0 then
+        local how, channel = string.match(ARGV[3], '^%d (%a+) %d+ (.*)$')
+        announce(how, channel, free, true, 0)
+      end
+      result = string.format('%d|-1|0|', free) .. result
+      return result
     end
-    if n > 0 and free > 0 then
-      local how, channel = string.match(ARGV[3], '^%d (%a+) %d+ (.*)$')
-      announce(how, channel, free, true, 0)
+    if before then
+      redis.call('set', KEYS[2], before, 'px', '121000')
+    else
+      redis.pcall('del', KEYS[2]) -- it says nothing
     end
-    result = string.format('%d|-1|0|', free) .. result
-    return result
   end
 end
 
+local texts = redis.call('mget', KEYS[1], KEYS[2])
 -- include clock counter message record line
-local exists, foreign
-free, exists, foreign = free_of(KEYS[1], texts[1])
+local free, exists, foreign = free_of(KEYS[1], texts[1])
 if foreign then
   return foreign
 end
