@@ -78,19 +78,18 @@ func (w *world) watchdog(t *testing.T, s sides) {
 // The lease expires in mid-section: the other side gets the lock, and the late unlock does not harm it.
 func (w *world) fixedLease(t *testing.T, s sides) {
 	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
-	w.ends(t, lock(t, holder, name, endingLease), waiter, name, func() <-chan event {
-		in := waiter.start(t, name, testTimeout)
-		w.awaitSubscriber(t, name)
-		return in
-	})
+	held := lock(t, holder, name, endingLease)
+	in := waiter.start(t, name, testTimeout)
+	w.awaitSubscriber(t, name)
+	inAfter(t, held, in)
 	w.lateUnlock(t, holder, waiter, name)
 	unlock(t, waiter, name)
 }
 
-// ends requires that a waiter, which starts to wait, is in when the holder's endingLease has ended.
-func (w *world) ends(t testing.TB, held event, waiter actor, name string, waits func() <-chan event) {
+// inAfter requires that a waiter is in when the holder's endingLease has ended.
+func inAfter(t testing.TB, held event, in <-chan event) {
 	t.Helper()
-	got := await(t, waits(), testTimeout)
+	got := await(t, in, testTimeout)
 	require.GreaterOrEqual(t, got.ended.Sub(held.began), endingLease-time.Millisecond, "not before") // a reading of the other side's clock is cut off
 	requireIn(t, late, held.ended.Add(endingLease), got, "not much later")
 }

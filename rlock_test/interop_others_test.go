@@ -239,11 +239,11 @@ func nodeUnheard(t *testing.T, at setting, name, arg string) {
 			w := newGoWorld(t, at) // its own, since refusals are counted
 			s := w.waysInNode(w.startNode(t, arg))[i]
 			holder, waiter := s.holder(), s.waiter()
-			w.ends(t, lock(t, holder, name, endingLease), waiter, name, func() (in <-chan event) {
-				w.awaitWaiters(t, name, 1, func() { in = waiter.start(t, name, testTimeout) })
-				unlock(t, holder, name)
-				return in
-			})
+			held := lock(t, holder, name, endingLease)
+			var in <-chan event
+			w.awaitWaiters(t, name, 1, func() { in = waiter.start(t, name, testTimeout) })
+			unlock(t, holder, name)
+			inAfter(t, held, in)
 			unlock(t, waiter, name)
 		})
 	}
@@ -287,12 +287,11 @@ func (j *javaThread) takes(t testing.TB, name string, lease time.Duration) event
 // Its unlock is announced on another channel.
 func cheeregoHolds(t *testing.T, w *world, cheerego *javaThread, name string) {
 	waiter := newGoActor(w.watch.Client)
-	w.ends(t, cheerego.takes(t, name, endingLease), waiter, name, func() <-chan event {
-		waiter.tryInVain(t, name)
-		in := w.startWaiting(t, waiter, name)
-		require.NoError(t, cheerego.unlock(t, name).err)
-		return in
-	})
+	held := cheerego.takes(t, name, endingLease)
+	waiter.tryInVain(t, name)
+	in := w.startWaiting(t, waiter, name)
+	require.NoError(t, cheerego.unlock(t, name).err)
+	inAfter(t, held, in)
 	unlock(t, waiter, name)
 }
 
