@@ -41,7 +41,7 @@ func (t *histTally) add(o histTally) {
 }
 
 // has reports whether each event has happened so often.
-func (t histTally) has(events map[histEvent]int64) bool {
+func (t *histTally) has(events map[histEvent]int64) bool {
 	for e, n := range events {
 		if t.Events[e] < n {
 			return false

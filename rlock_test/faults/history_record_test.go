@@ -93,7 +93,7 @@ func (l *histLog) stay() int64 {
 	return l.stays
 }
 
-// ends ends the sabotage.
+// ends is the end of the sabotage.
 func (l *histLog) ends() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

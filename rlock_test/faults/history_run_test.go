@@ -121,7 +121,10 @@ const histPatience = 5 * time.Minute
 // happens waits until each event has happened so often to the workers and Clients.
 func (b *historyRun) happens(events map[histEvent]int64) {
 	b.t.Helper()
-	b.until(func() bool { return b.sum(answers[histTally](b.family, "tally")).has(events) }, func() {})
+	b.until(func() bool {
+		total := b.sum(answers[histTally](b.family, "tally"))
+		return total.has(events)
+	}, func() {})
 }
 
 // sum adds the counts of the Clients.
