@@ -116,6 +116,9 @@ func scene(ctx context.Context, lock *rlock.Mutex, db *sql.DB, account string, l
 	if err := a.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
+	if _, err := syscall.Wait4(a.Process.Pid, nil, syscall.WUNTRACED, nil); err != nil { // the kernel stops it a moment later
+		return err
+	}
 	fmt.Println("  A is stopped, for longer than its lease")
 	if err := deposit(ctx, lock, db, account, 50); err != nil {
 		return err

@@ -110,10 +110,13 @@ func (p *Program) Find(pattern string) string {
 func (p *Program) Rest() (rest []string) {
 	p.t.Helper()
 	_ = p.out.Close()
-	for next := range p.lines {
+	for {
+		next := redistest.Within(p.t, atMost, p.lines, "all processes have ended")
+		if !next.ok {
+			return rest
+		}
 		rest = append(rest, next.line)
 	}
-	return rest
 }
 
 // Signal sends a signal to the process.
