@@ -283,7 +283,7 @@ func TestCommandsInScripts(t *testing.T) {
 	release.Owner, release.Next, release.Stay = other, "", false
 	require.Equal(t, map[string]int64{
 		"evalsha": 2, "pttl": 3, "hrandfield": 1, "zrange": 2, "zadd": 1, "pubsub|numsub": 2, "zcard": 1,
-		"zrem": 1, "hset": 1, "pexpire": 2, "publish": 1, "hdel": 1,
+		"zrem": 1, "hset": 1, "pexpire": 2, "publish": 1, "hdel": 2,
 	}, run())
 	l.must("DEL", l.name, l.queue)
 

@@ -13,7 +13,7 @@ import (
 
 var (
 	acquireAllScript  = script{calling("acquire", "acquire_all"), "b43e8a4a0565bcbff32e9aca526604d7a4c30f8c"}
-	releaseEachScript = script{calling("release", "release_each"), "c2fec5f62b721b70a45e1d29d1d57bf1a5ab4a39"}
+	releaseEachScript = script{calling("release", "release_each"), "5874580e14ebeea8e8315fa8616e830aafb3cec2"}
 )
 
 // calling returns the text of a script that calls another script as a function of its KEYS and ARGV.

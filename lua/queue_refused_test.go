@@ -168,13 +168,20 @@ func TestQueueForbidden(t *testing.T) {
 func TestGrantForbidden(t *testing.T) {
 	t.Parallel()
 	const everything = "~* &* +@all "
-	told := func(l, limited lab) { // all are notified, and nobody loses a place
+	told := func(l, limited lab) { // all are notified
 		first, everybody := l.process(1), l.listen(false)
 		require.Equal(l.t, freed, limited.releases(l.ends()))
 		require.Equal(l.t, []string{"0"}, everybody.said())
 		require.Empty(l.t, first.said())
 		require.Zero(l.t, l.number("EXISTS", l.name))
+	}
+	keep := func(l, limited lab) { // and nobody loses a place
+		told(l, limited)
 		l.requirePlaces(waiter(1), waiter(2))
+	}
+	gone := func(l, limited lab) { // and everybody joins anew
+		told(l, limited)
+		require.Zero(l.t, l.number("EXISTS", l.queue))
 	}
 	refused := func(l, limited lab) { // it is sent without the queue
 		everybody := l.listen(false)
@@ -186,9 +193,9 @@ func TestGrantForbidden(t *testing.T) {
 		rules func(l lab) string
 		then  func(l, limited lab)
 	}{
-		"the channels of grants": {func(l lab) string { return "~* resetchannels &" + l.channel + " +@all" }, told},
-		"hset":                   {func(lab) string { return everything + "-hset" }, told},
-		"pexpire":                {func(lab) string { return everything + "-pexpire" }, told},
+		"the channels of grants": {func(l lab) string { return "~* resetchannels &" + l.channel + " +@all" }, keep},
+		"hset":                   {func(lab) string { return everything + "-hset" }, gone},
+		"pexpire":                {func(lab) string { return everything + "-pexpire" }, keep},
 		"hdel": { // nobody hears of a grant beside a hold that cannot end
 			func(lab) string { return everything + "-hdel" },
 			func(l, limited lab) {

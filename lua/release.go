@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var releaseScript = script{Text("release"), "5db6d26fce2bd5a2a5e0c5d702096fcc916ab7a1"}
+var releaseScript = script{Text("release"), "86c0a3323d9de4ff7e52bdfcc5b5cf6522bb93f5"}
 
 // ReleaseArgs says who releases which lock, and who gets it.
 type ReleaseArgs struct {

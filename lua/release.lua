@@ -100,9 +100,15 @@ if ARGV[8] ~= '2' then
   elseif front and not next and front ~= owner and not string.find(front, ' ', 1, true) then
     local channel = ARGV[5] .. ':' .. string.sub(front, 1, 36)
     local listen = redis.pcall('pubsub', ARGV[4] == 'publish' and 'numsub' or 'shardnumsub', channel, ARGV[5], ARGV[5] .. ':rlock_queue')
-    if not listen.err and listen[2] > 0 and listen[4] <= listen[6] and redis.call('hdel', lock, owner) == 1 then
+    local one = not listen.err and listen[2] > 0 and listen[4] <= listen[6]
+    if one then
+      redis.call('hdel', lock, '') -- as below: tests the right to delete
+    end
+    -- The next field is written before this one goes: a slot that is moving to another node has no place for a key that was gone.
+    if one and redis.pcall('hset', lock, front, '1') == 1 then
+      local ended = redis.call('hdel', lock, owner) == 1
       if
-        type(redis.pcall('hset', lock, front, '1')) == 'number'
+        ended
         and redis.pcall('pexpire', lock, lease) == 1
         and type(redis.pcall(ARGV[4], channel, front .. ' ' .. lease .. ' 0 -')) == 'number'
       then
@@ -111,9 +117,11 @@ if ARGV[8] ~= '2' then
         if type(asleep) == 'number' and asleep <= lease + 1000 then
           return 2
         end
-      else -- so it would be with every place: this user may not write, or not publish there
-        redis.call('hdel', lock, front)
-        front, told = nil, redis.pcall(ARGV[4], ARGV[5], '0')
+      else
+        redis.pcall('hdel', lock, front)
+        if ended then -- so it would be with every place: this user may not set the expiry, or not publish there
+          front, told = nil, redis.pcall(ARGV[4], ARGV[5], '0')
+        end
       end
     end
   end
