@@ -47,6 +47,7 @@ func TestQuorumWakesWithoutMessages(t *testing.T) {
 		e := newQuorumServers(t, 3)
 		_, _, err := e.process(t, rlock.Options{}, rlock.WithLease(lease)).Lock(t.Context()) // never unlocked
 		require.NoError(t, err)
+		e.awaitVotes(t, 3) // with a share to give, the third server would make the waiter pause, and then its milliseconds begin later
 		began := time.Now()
 		got := lockAsync(t, e.process(t, rlock.Options{})).gets(t, testTimeout)
 		requireTookAtMost(t, lease+time.Millisecond, began, got.at)
