@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What becomes of one lease: how it is kept, renewed and released, and when its renewals are due.
+// The life of one lease: how it is kept, renewed and released, and when its renewals are due.
 
 // Keep starts tracking l for k: l is trusted until `until`. It is renewed for ttl every third of that, or has a fixed
 // length if ttl is 0. ttl counts in whole milliseconds.

@@ -19,7 +19,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// What holds for counters of several kinds: semaphores, permits that expire, and latches.
+// Promises of several kinds of counters: semaphores, permits that expire, and latches.
 
 // counterCalls are the calls that change a counter, by the number that is in Redis before them, after one that was answered, and after one
 // whose caller has left.
