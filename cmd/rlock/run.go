@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -262,7 +263,7 @@ func (p *program) run(args []string) int {
 		}
 		var not *rlock.NotAcquiredError
 		if errors.As(err, &not) && not.HolderLabel == "" {
-			not.HolderLabel = k.labelOf(not.Holder)
+			not.HolderLabel = k.labelOf(not.Holder, cmp.Or(p.labelTime, leaveTime))
 		}
 		return fail(e.busy, err)
 	default:

@@ -125,12 +125,12 @@ func (k *keeper) named(ctx context.Context, owners ...string) string {
 	return strings.Join(labelledAll(owners, k.seen.labels(ctx, ids)), ", ")
 }
 
-// labelOf returns the label of an owner, or "".
-func (k *keeper) labelOf(owner string) string {
+// labelOf returns the label of an owner, or "" if Redis does not answer in time.
+func (k *keeper) labelOf(owner string, within time.Duration) string {
 	if !saysLabel(owner) {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
+	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	id := clientID(owner)
 	fresh := viewer{rdb: k.seen.rdb, known: make(map[string]string)} // a look may still have the other

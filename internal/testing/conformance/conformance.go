@@ -243,6 +243,17 @@ func (p *place) list(t *testing.T, cmd ...string) (all []string) {
 	return all
 }
 
+// allHold returns the keys of a hold once all of them are there: Lock returns when most of a quorum is held, and a waiter that comes earlier
+// may have the rest for a while.
+func (p *place) allHold(t *testing.T) (keys []string) {
+	t.Helper()
+	redistest.Eventually(t, p.d.Soon, func() bool {
+		keys = p.keys(t)
+		return len(keys) == p.kind.keys
+	}, "all of it is held")
+	return keys
+}
+
 // awaitCount waits until Redis counts n levels of a hold.
 func (p *place) awaitCount(t *testing.T, n int) {
 	t.Helper()

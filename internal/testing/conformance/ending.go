@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
@@ -41,25 +40,17 @@ func closeOfHolders(t *testing.T, p *place, a, b rlock.Locker) {
 	free(t, b)
 }
 
-// allHold waits until each Client of the first place counts its hold: a quorum is held before its last server has answered.
-func (p *place) allHold(t *testing.T) {
-	t.Helper()
-	redistest.Eventually(t, p.d.Soon, func() bool {
-		return !slices.ContainsFunc(p.clients[0], func(c *rlock.Client) bool { return c.Stats().Holds == 0 })
-	}, "all hold it")
-}
-
 // Shutdown refuses waiters and new Locks, and lets a section run to its end, with further levels. Then others get the lock.
 func shutdown(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
+	p.allHold(t)
 	waiter := p.lockAndWait(t, b)
 	ended := p.shutDown(p.ctx, 1)
 	require.ErrorIs(t, waiter.get(t, p.d.Soon).err, rlock.ErrClosed)
 	for range p.clients[1] {
 		require.NoError(t, <-ended)
 	}
-	p.allHold(t)
 	down := p.shutDown(p.ctx, 0)
 	redistest.Eventually(t, p.d.Soon, func() bool {
 		_, _, err = a.TryLock(p.ctx, 0)
@@ -71,7 +62,7 @@ func shutdown(t *testing.T, p *place, a, b rlock.Locker) {
 		require.NoError(t, inner())
 	}
 	require.NoError(t, ctx.Err())
-	redistest.Eventually(t, p.d.Soon, func() bool { return len(p.keys(t)) == p.kind.keys }, "all of it is held, as before")
+	require.Len(t, p.keys(t), p.kind.keys, "all of it is held, as before")
 	require.Empty(t, down)
 	require.NoError(t, unlock())
 	for _, c := range p.clients[0] {
@@ -88,6 +79,9 @@ func shutdownOutOfTime(t *testing.T, p *place, a, b rlock.Locker) {
 	over, cancel := context.WithCancel(p.ctx)
 	cancel()
 	down := p.shutDown(over, 0)
+	for range p.clients[0] {
+		require.ErrorIs(t, <-down, context.Canceled)
+	}
 	<-ctx.Done()
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
 	if p.kind.without[refusesReentry] != "" {
@@ -95,9 +89,6 @@ func shutdownOutOfTime(t *testing.T, p *place, a, b rlock.Locker) {
 		require.ErrorIs(t, err, rlock.ErrClosed)
 	}
 	require.NoError(t, unlock())
-	for range p.clients[0] {
-		require.ErrorIs(t, <-down, context.Canceled)
-	}
 	free(t, b)
 }
 

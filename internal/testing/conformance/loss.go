@@ -70,6 +70,7 @@ func keyDeleted(t *testing.T, p *place, a, b rlock.Locker) {
 func forcedUnlock(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
+	p.allHold(t)
 	waiter := p.lockAndWait(t, b)
 	l, ok := b.(interface {
 		ForceUnlock(context.Context) (bool, error)
@@ -91,6 +92,7 @@ func forcedUnlock(t *testing.T, p *place, a, b rlock.Locker) {
 func connectionLost(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
+	p.allHold(t)
 	p.cutOff(true)
 	next := lockAsync(t, b)
 	got := next.get(t, 3*p.watchdog())
@@ -114,6 +116,7 @@ func connectionLost(t *testing.T, p *place, a, b rlock.Locker) {
 func unlockInSilence(t *testing.T, p *place, a, b rlock.Locker) {
 	_, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
+	p.allHold(t)
 	next := p.lockAndWait(t, b)
 	p.cutOff(true)
 	began := time.Now()
