@@ -229,8 +229,9 @@ func TestSemaphoreManyStopped(t *testing.T) {
 				}
 				a := b.request(99)
 				a.Keep, a.N = sleepKeep, 2
+				sent := b.now()
 				b.use(a)
-				b.hear()
+				b.hear(sent)
 				live, began := b.all[before], b.passed
 				live.wants[0] = min(live.wants[0], 2)
 				for len(live.wants) > 0 && b.passed < began+5*time.Minute {
@@ -377,7 +378,6 @@ type bed struct {
 
 	began  time.Time
 	passed time.Duration // by pass
-	slow   time.Duration // how much later than the scripts a process counted its time at most
 }
 
 // now is the time on the clock of the scripts: the machine's time passes, too.
@@ -397,19 +397,18 @@ func (b *bed) ask(p *sleeper, gives int64) {
 		b.held += p.wants[i]
 		p.wants = slices.Delete(p.wants, i, i+1)
 	}
-	p.due = b.now() + r.Again
-	b.hear()
-	b.slow = max(b.slow, b.now()-sent)
+	p.due = sent + r.Again // on a busy machine earlier than the script meant, by as much as the call took
+	b.hear(sent)
 }
 
-// hear makes processes read their messages.
-func (b *bed) hear() {
+// hear makes processes read the messages of a call.
+func (b *bed) hear(sent time.Duration) {
 	b.t.Helper()
 	for _, p := range b.all {
 		for _, said := range p.ear.said() {
 			ms, err := strconv.Atoi(strings.TrimPrefix(said, "? "))
 			require.NoError(b.t, err)
-			p.due = min(p.due, b.now()+time.Duration(ms)*time.Millisecond)
+			p.due = min(p.due, sent+time.Duration(ms)*time.Millisecond)
 		}
 	}
 }
@@ -418,7 +417,7 @@ func (b *bed) hear() {
 func (b *bed) pass(d time.Duration) {
 	b.t.Helper()
 	for end := b.now() + d; ; {
-		until := max(end, b.now()+b.slow)
+		until := max(end, b.now())
 		var next *sleeper
 		for _, p := range b.all {
 			if !p.stopped && len(p.wants) > 0 && p.due <= until && (next == nil || p.due < next.due) {

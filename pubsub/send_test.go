@@ -34,6 +34,7 @@ func (s site) keepBusy(server *redistest.Server, running func()) (free func()) {
 
 // A server busy with a long script refuses to end a subscription. The link retries until it accepts.
 func TestUnsubscribeFromABusyServer(t *testing.T) {
+	t.Parallel()
 	for name, mod := range respVersions {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,6 +70,7 @@ func TestUnsubscribeFromABusyServer(t *testing.T) {
 
 // The script begins after the server answered the PING and before it gets the UNSUBSCRIBE. rueidis would panic at a BUSY reply.
 func TestUnsubscribeFromAServerThatGetsBusy(t *testing.T) {
+	t.Parallel()
 	for name, mod := range respVersions {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -93,6 +95,7 @@ func TestUnsubscribeFromAServerThatGetsBusy(t *testing.T) {
 
 // The link also retries while the server refuses a PING for another reason, unless the user has no right to PING.
 func TestUnsubscribeWithoutPing(t *testing.T) {
+	t.Parallel()
 	t.Run("for a while", func(t *testing.T) {
 		t.Parallel()
 		server := redistest.Start(t)

@@ -216,6 +216,7 @@ func restarted(t *testing.T, role string, takes, lease time.Duration, redis ...s
 
 // A restart of Redis with its data is not noticed; without it the lock is lost, and the job learns of that.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	t.Run("with its data", func(t *testing.T) {
 		f, first := restarted(t, "locker", 3*watchdog, 10*watchdog, "--appendonly", "yes", "--appendfsync", "always")
 		f.alone(first, "done")
@@ -277,6 +278,7 @@ func TestElectorPause(t *testing.T) {
 // A restart of Redis with its data changes nothing for the leader. Without it the leader's job learns of the loss, and the next leader runs
 // the ticks.
 func TestElectorRestart(t *testing.T) {
+	t.Parallel()
 	t.Run("with its data", func(t *testing.T) {
 		f, leader := restarted(t, "elector", 3*watchdog, 10*watchdog, "--appendonly", "yes", "--appendfsync", "always")
 		f.alone(leader, "done")

@@ -329,6 +329,7 @@ func TestPause(t *testing.T) {
 
 // A restart of Redis with its data interrupts nothing. Without it the lock is lost, and so ends the request.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	for name, durable := range map[string][]string{"with its data": {"--appendonly", "yes", "--appendfsync", "always"}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, 2*watchdog, durable...)
@@ -404,13 +405,7 @@ func TestErrors(t *testing.T) {
 	s := newFleetOf(t, 1, watchdog, soon/2)
 	addr := s.addrs[0]
 	id := create(t, addr, part)
-	_, unlock, err := s.client().Mutex(id).Lock(t.Context()) // a holder that nobody can ask
-	require.NoError(t, err)
-	require.Contains(t, nothing(t, addr, id), "ERR_LOCK_TIMEOUT")
-	require.NoError(t, unlock())
-
 	s.redis.Stop()
-	require.Contains(t, nothing(t, addr, id), "ERR_LOCK_TIMEOUT")
 	p := upload(t, addr, id, 0)
 	require.NoError(t, p.body.Close())
 	s.redis.Restart() // in time
@@ -429,6 +424,17 @@ func TestErrors(t *testing.T) {
 	require.NoError(t, l.Lock(t.Context(), func() {}))
 	require.NoError(t, l.Unlock())
 	require.ErrorIs(t, l.Unlock(), rlock.ErrNotHeld)
+}
+
+// A request that cannot have its lock in time says so.
+func TestTimeout(t *testing.T) {
+	s := newFleetOf(t, 1, watchdog, time.Second)
+	id := create(t, s.addrs[0], part)
+	_, _, err := s.client().Mutex(id).Lock(t.Context()) // a holder that nobody can ask
+	require.NoError(t, err)
+	require.Contains(t, nothing(t, s.addrs[0], id), "ERR_LOCK_TIMEOUT")
+	s.redis.Stop()
+	require.Contains(t, nothing(t, s.addrs[0], id), "ERR_LOCK_TIMEOUT")
 }
 
 // The end of the Client ends the requests, and frees their locks: the uploads go on in another process long before a lease would end.
