@@ -102,8 +102,8 @@ func useAllKinds(t *testing.T, one, two *rlock.Client) {
 		if m, ok := pair[1].(*rlock.Mutex); ok {
 			answer(m.ForceUnlock(ctx)).ok(t)
 			require.ErrorIs(t, got.unlock(), rlock.ErrLost)
-		} else {
-			require.NoError(t, got.unlock())
+		} else if err := got.unlock(); err != nil { // a busy machine takes longer than a grant lease
+			require.ErrorIs(t, err, rlock.ErrLost)
 		}
 	}
 	semaphore := one.Semaphore("order:11")

@@ -93,9 +93,9 @@ func callWith(t *testing.T, env map[string]string, args ...string) result {
 	}
 	p := &program{
 		in: null, out: file("out"), err: file("err"), self: binary,
-		getenv:    func(name string) string { return env[name] },
-		connects:  func(o *rueidis.ClientOption) { redistest.Connects(t, o) },
-		labelTime: patience,
+		getenv:   func(name string) string { return env[name] },
+		connects: func(o *rueidis.ClientOption) { redistest.Connects(t, o) },
+		patience: patience,
 	}
 	code := p.main(args)
 	text := func(f *os.File) string {

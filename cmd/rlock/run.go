@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -200,7 +199,7 @@ func (p *program) run(args []string) int {
 	}
 	var rdb rueidis.Client
 	var late <-chan time.Time
-	most := max(e.wait, connectTime)
+	most := max(e.wait, connectTime, p.patience)
 	if !e.forever {
 		late = time.After(most)
 	}
@@ -263,7 +262,7 @@ func (p *program) run(args []string) int {
 		}
 		var not *rlock.NotAcquiredError
 		if errors.As(err, &not) && not.HolderLabel == "" {
-			not.HolderLabel = k.labelOf(not.Holder, cmp.Or(p.labelTime, leaveTime))
+			not.HolderLabel = k.labelOf(not.Holder, max(p.patience, leaveTime))
 		}
 		return fail(e.busy, err)
 	default:
