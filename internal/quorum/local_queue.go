@@ -46,6 +46,11 @@ func enterLine(key string) *localQueue {
 func (l *localQueue) leave() {
 	lines.mu.Lock()
 	defer lines.mu.Unlock()
+	l.left()
+}
+
+// left takes one user out. lines.mu is held.
+func (l *localQueue) left() {
 	if l.users--; l.users == 0 {
 		delete(lines.of, l.key)
 	}
@@ -65,11 +70,13 @@ func (l *localQueue) isWaitedFor() bool {
 	return l.users > 1
 }
 
-// pass ends the turn.
+// pass ends the turn. The next must not count this one as waiting (isWaitedFor).
 func (l *localQueue) pass() {
 	l.holder.Store(nil)
-	<-l.turn
-	l.leave()
+	lines.mu.Lock()
+	defer lines.mu.Unlock()
+	l.left()
+	<-l.turn // it is full
 }
 
 // unanswered reports to all in line that no majority has answered since then. Finding it out one by one would only keep them waiting.
