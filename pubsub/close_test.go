@@ -61,23 +61,18 @@ func within(t *testing.T, d time.Duration, f func()) {
 		defer close(done)
 		f()
 	}()
-	select {
-	case <-done:
-	case <-time.After(d):
-		t.Fatalf("not within %v", d)
-	}
+	redistest.Within(t, d, done, "it returns")
 }
 
 // Operations that cannot be cancelled end after the client's dial timeout, 5 s by default.
 func closeWhileConnecting(t *testing.T, mod func(*rueidis.ClientOption)) {
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
-	short := func(o *rueidis.ClientOption) { o.Dialer.Timeout = time.Second }
-	s := newSite(t, redistest.Dial(t, proxy.Addr(), mod, short), redistest.Dial(t, redistest.Shared(t)))
+	s := newSite(t, redistest.Dial(t, proxy.Addr(), mod), redistest.Dial(t, redistest.Shared(t)))
 	conns := proxy.Conns()
 	proxy.BlackHole(true)
 	w := s.waits(plain(redistest.Name(t)))
 	redistest.Eventually(t, soon, func() bool { return proxy.Conns() > conns }, "it connects")
-	within(t, soon, s.hub.Close)
+	within(t, rueidis.DefaultDialTimeout+soon, s.hub.Close)
 	w.Leave()
 }
 

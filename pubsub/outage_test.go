@@ -5,18 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/internal/testing/require"
 )
-
-// impatient notices a silent connection within about a second. A machine that stalls for one second looks the same.
-func impatient(o *rueidis.ClientOption) {
-	o.Dialer.KeepAlive = 200 * time.Millisecond
-	o.Dialer.Timeout = time.Second
-	o.ConnWriteTimeout = time.Second
-}
 
 // afterOutage checks that every queue that waited through an outage retries, and then waits and wakes as before.
 func (s site) afterOutage(queues map[Channel][]*Waiter) {
@@ -97,11 +88,7 @@ func TestReconnects(t *testing.T) {
 				t.Parallel()
 				server := redistest.Start(t)
 				proxy := redistest.StartProxy(t, server.Addr())
-				mods := []func(*rueidis.ClientOption){mod}
-				if name == "black hole" {
-					mods = append(mods, impatient)
-				}
-				s := newSite(t, redistest.Dial(t, proxy.Addr(), mods...), server.Client(t))
+				s := newSite(t, redistest.Dial(t, proxy.Addr(), mod), server.Client(t))
 				queues := s.parkQueues(5, false)
 				outage(s, server, proxy, queues)
 				s.afterOutage(queues)
@@ -135,7 +122,7 @@ func TestSentinelFailover(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			set := redistest.StartSentinel(t)
-			s := newSite(t, set.Client(t, func(o *rueidis.ClientOption) { o.Dialer.Timeout = time.Second }), set.Client(t))
+			s := newSite(t, set.Client(t), set.Client(t))
 			queues := s.parkQueues(3, false)
 			old := set.Master(t)
 			end(old)
