@@ -60,7 +60,7 @@ func TestGrantsOnAServer(t *testing.T) {
 			s.place(ch, ws[1], "p")
 			_, err := s.do(s.rdb.B().ClientKill().TypePubsub().Build()).AsInt64()
 			require.NoError(t, err)
-			awaitTurn(t, ws[1], recovery) // a release meanwhile finds that nobody listens
+			s.awaitLive(ws[1]) // a release meanwhile finds that nobody listens
 			require.True(t, ws[1].Listens())
 			require.True(t, ws[1].TakePlace("p"))
 			s.grant(ch, "p")
@@ -87,7 +87,7 @@ func TestForbiddenGrants(t *testing.T) {
 			s := newSite(t, server.Client(t, mod, asTester), server.Client(t))
 			ch := plain("c")
 			w := s.waits(ch)
-			awaitTurn(t, w, soon) // confirmed
+			s.awaitLive(w)
 			require.False(t, w.Listens())
 			require.EqualValues(t, 1, s.subscribers(ch))
 			require.EqualValues(t, 0, s.subscribers(grants(ch)))
@@ -120,7 +120,7 @@ func TestGrantsOnACluster(t *testing.T) {
 				to = cluster.Nodes()[1]
 			}
 			cluster.MigrateSlot(t, slot, from, to)
-			awaitTurn(t, ws[1], recovery)
+			s.awaitLive(ws[1])
 			require.True(t, ws[1].Listens())
 			require.True(t, ws[1].TakePlace("p"))
 			ws[1].Held(-1, true)

@@ -166,7 +166,7 @@ func (s site) waits(ch Channel) *Waiter {
 func (s site) park(ch Channel, n int) []*Waiter {
 	s.t.Helper()
 	ws := []*Waiter{s.waits(ch)}
-	awaitTurn(s.t, ws[0], recovery) // the confirmation
+	s.awaitLive(ws[0])
 	ws[0].Held(-1, false)
 	for range n - 1 {
 		w := &Waiter{}
@@ -174,6 +174,19 @@ func (s site) park(ch Channel, n int) []*Waiter {
 		ws = append(ws, w)
 	}
 	return ws
+}
+
+// awaitLive waits for a turn of the first waiter with a live subscription. On a busy machine it may be overdue, and the waiter asks before.
+func (s site) awaitLive(w *Waiter) {
+	s.t.Helper()
+	redistest.Eventually(s.t, recovery, func() bool {
+		awaitTurn(s.t, w, recovery)
+		if w.Hears() {
+			return true
+		}
+		w.Held(-1, false)
+		return false
+	}, "the subscription is live")
 }
 
 func leave(ws ...*Waiter) {
