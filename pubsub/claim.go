@@ -25,7 +25,8 @@ const (
 // waiter has given up: then the caller gives the lock back, and leaves in its place.
 func (w *Waiter) Grant(ttl time.Duration) bool {
 	t := w.topic
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	if !w.endClaim() {
 		return false
 	}
@@ -39,7 +40,8 @@ func (w *Waiter) Grant(ttl time.Duration) bool {
 // its place.
 func (w *Waiter) Queued(ttl time.Duration) bool {
 	t := w.topic
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	if !w.endClaim() {
 		return false
 	}
@@ -51,7 +53,8 @@ func (w *Waiter) Queued(ttl time.Duration) bool {
 // up: then the caller leaves in its place.
 func (w *Waiter) Unclaim() bool {
 	t := w.topic
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	if !w.endClaim() {
 		return false
 	}

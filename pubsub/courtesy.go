@@ -137,9 +137,4 @@ func (y *yields) begin(q Queue, d time.Duration) {
 }
 
 // left returns how long the next waiter of q, which nobody else waits for here, lets others ask first.
-func (y *yields) left(q Queue) time.Duration {
-	if len(y.of) == 0 {
-		return 0
-	}
-	return max(0, time.Until(y.of[q].until))
-}
+func (y *yields) left(q Queue) time.Duration { return max(0, time.Until(y.of[q].until)) }

@@ -7,21 +7,24 @@ import "time"
 
 // IsAwaited reports whether anybody waits in q.
 func (h *Hub) IsAwaited(q Queue) bool {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	t := h.topics[q]
 	return t != nil && t.first != nil
 }
 
 // Ending announces that a holder of q is about to release it.
 func (h *Hub) Ending(q Queue) {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.freed(q)
 }
 
 // EndingForAll is [Hub.Ending] for a release that notifies all, this process included. It reports whether that listens.
 // If so, and it has had the lock for run in a row, the first waiter steps aside for others.
 func (h *Hub) EndingForAll(q Queue, run time.Duration) (listens bool) {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	t := h.freed(q)
 	if t == nil {
 		return false
@@ -36,7 +39,8 @@ func (h *Hub) EndingForAll(q Queue, run time.Duration) (listens bool) {
 
 // Alone reports that the release announced by [Hub.EndingForAll] notified nobody else.
 func (h *Hub) Alone(q Queue) {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	t := h.topics[q]
 	if t == nil || !t.polite && !t.courtesy.ownUnlock {
 		return
@@ -56,7 +60,8 @@ func (h *Hub) Alone(q Queue) {
 // Yield is for a holder whose release has told listeners out of line. If nobody waits here, who comes next lets them
 // ask first.
 func (h *Hub) Yield(q Queue) {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if t := h.topics[q]; t != nil && !q.Shared {
 		t.courtesy.lead = 0
 	}
@@ -67,7 +72,8 @@ func (h *Hub) Yield(q Queue) {
 
 // Wake wakes the first waiter of q, as a message would.
 func (h *Hub) Wake(q Queue) {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if t := h.freed(q); t != nil {
 		t.wakeFirst()
 	}
@@ -79,7 +85,8 @@ func (h *Hub) WakeSoon(q Queue) { go h.Wake(q) }
 
 // Undone is Wake after a grant that could not be kept: nothing lingers for a failed call.
 func (h *Hub) Undone(q Queue) {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if t := h.freed(q); t != nil {
 		t.wakeFirst()
 		if t.sub != nil {
@@ -94,7 +101,8 @@ func (h *Hub) Undone(q Queue) {
 //
 // outsiders reports whether listeners out of line lately got an unlock message.
 func (h *Hub) Claim(q Queue) (w *Waiter, outsiders bool) {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	t := h.freed(q)
 	if t == nil {
 		return nil, false
@@ -123,7 +131,8 @@ func (h *Hub) Claim(q Queue) (w *Waiter, outsiders bool) {
 //
 // The next waiter cannot have it while it has the process's place in Redis's queue, which only an attempt gives up.
 func (h *Hub) Pass(q Queue, from any, ttl time.Duration) bool {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	t := h.topics[q]
 	if t == nil || t.current != nil || t.localHold.IsZero() {
 		return false

@@ -38,7 +38,8 @@ func (w *Waiter) unwatch() {
 }
 
 func (e *expiry) fire() {
-	defer e.hub.lock().Unlock()
+	e.hub.mu.Lock()
+	defer e.hub.mu.Unlock()
 	if w := e.waiter; w != nil && w.err == nil {
 		w.stop(ErrExpired)
 	}

@@ -32,7 +32,8 @@ func (e *queueEntry) look()        {} // its queue has its own
 func (e *queueEntry) told(string)  {}
 
 func (e *queueEntry) wake() {
-	defer e.hub.lock().Unlock()
+	e.hub.mu.Lock()
+	defer e.hub.mu.Unlock()
 	if w := e.waiter; w != nil {
 		w.topic.wake(w)
 	}
@@ -40,7 +41,8 @@ func (e *queueEntry) wake() {
 
 // refused: the waiter does without.
 func (e *queueEntry) refused(error) {
-	defer e.hub.lock().Unlock()
+	e.hub.mu.Lock()
+	defer e.hub.mu.Unlock()
 	e.deafen()
 }
 
@@ -56,14 +58,20 @@ func (e *queueEntry) deafen() {
 // process's place.
 func (w *Waiter) Listens() bool {
 	t := w.topic
-	defer t.hub.lock().Unlock()
-	return t.isLive() && t.sub.reach().told && w.mayHavePlace()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	if t.sub == nil {
+		return false
+	}
+	r := t.sub.reach()
+	return r.live && r.told && w.mayHavePlace()
 }
 
 // Hears reports whether this process hears each message to all from now on, also if it would not hear of a grant.
 func (w *Waiter) Hears() bool {
 	t := w.topic
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	return t.isLive()
 }
 
@@ -71,11 +79,14 @@ func (w *Waiter) Hears() bool {
 // claimed by the caller. It returns false if another waiter has the place, or the process does not hear of grants.
 func (w *Waiter) TakePlace(owner string) bool {
 	t := w.topic
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	if !w.mayHavePlace() || t.sub == nil || !t.sub.reach().told {
 		return false
 	}
-	w.leavePlace() // it may have lost the one under another owner
+	if w.place != nil {
+		w.leavePlace() // it may have lost the one under another owner
+	}
 	w.place = &queueEntry{owner: owner, hub: t.hub, waiter: w}
 	if t.places == nil {
 		t.places = make(map[string]*Waiter)
@@ -91,7 +102,8 @@ func (w *Waiter) TakePlace(owner string) bool {
 // connection.
 func (w *Waiter) Hear() {
 	t := w.topic
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	if w.place == nil || w.place.own != nil {
 		return
 	}
@@ -108,11 +120,8 @@ func (w *Waiter) mayHavePlace() bool {
 	return w.place != nil || len(w.topic.places) == 0 || w.topic.queue.Each
 }
 
-// leavePlace forgets the place of w, if any, and ends the subscription to its channel.
+// leavePlace forgets the place that w has, and ends the subscription to its channel.
 func (w *Waiter) leavePlace() {
-	if w.place == nil {
-		return
-	}
 	w.place.waiter = nil
 	w.place.deafen()
 	delete(w.topic.places, w.place.owner)
@@ -123,7 +132,8 @@ func (w *Waiter) leavePlace() {
 // or 0 if it has none, and the client that has the lock.
 func (w *Waiter) Saw(place int, client string) {
 	t := w.topic
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	t.othersCame(w)
 	if t.courtesy.ahead = int32(max(0, place-1)); t.queue.Shared && client != "" {
 		t.courtesy.rivals.holder = client

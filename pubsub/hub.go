@@ -27,12 +27,6 @@ type Hub struct {
 	closed   bool // those have one, too
 }
 
-// lock returns the lock that it takes.
-func (h *Hub) lock() *sync.Mutex {
-	h.mu.Lock()
-	return &h.mu
-}
-
 // New returns a hub that subscribes through rdb. Close ends it. With each channel it also subscribes to <name>:<id>,
 // on which other processes announce grants to this process, id. If all waiters there are to have a place in Redis's
 // queue, it subscribes to <name>:rlock_queue, too. If id is "" there are no grants.
@@ -46,7 +40,8 @@ var ErrClosed = errors.New("hub closed")
 // Drain ends all waits with [ErrClosed], also later ones. Waiters that go ahead are exempt: they have what the others
 // wait for, and finish. From now on a subscription ends when no waiter needs it.
 func (h *Hub) Drain() {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.draining = true
 	for _, t := range h.topics {
 		t.stopAll(ErrClosed, func(w *Waiter) bool { return !w.Ahead })
@@ -57,7 +52,8 @@ func (h *Hub) Drain() {
 
 // Stop is the part of Close that does not wait: it ends all waits with [ErrClosed], also later ones.
 func (h *Hub) Stop() {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.closed {
 		return
 	}
@@ -88,7 +84,8 @@ const maxSpare = 64
 
 // Waiting returns the number of waiters that sleep: they were refused, and do not have the turn.
 func (h *Hub) Waiting() (n int) {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, t := range h.topics {
 		if n += int(t.parked); t.current != nil && t.current.turn != nil {
 			n--
@@ -99,7 +96,8 @@ func (h *Hub) Waiting() (n int) {
 
 // Queued returns how many waiters of q have been put to sleep, and how many of them want more than a share.
 func (h *Hub) Queued(q Queue) (all, exclusive int) {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if t := h.topics[q]; t != nil {
 		all, exclusive = int(t.parked), int(t.keen)
 	}
@@ -112,7 +110,8 @@ func (h *Hub) Outside(ch Channel) int { return h.conns.outside(ch) }
 // Look wakes the waiter of q, if any, whose place has that owner: it may have lost the place. Without a live
 // subscription, the confirmation makes it due.
 func (h *Hub) Look(q Queue, owner string) {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if t := h.topics[q]; t != nil && t.isLive() {
 		if w := t.places[owner]; w != nil {
 			t.wake(w)

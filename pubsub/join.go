@@ -11,13 +11,15 @@ import "time"
 //
 // Each Join is followed by exactly one [Waiter.Done] or [Waiter.Leave].
 func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	t := h.topic(w, q)
 	if t.first == nil {
-		lasts := t.localHoldLasts()
-		pause := h.yields.left(q)
-		if pause > 0 && (w.Shared || w.Ahead || w.hurries(pause)) {
-			pause = 0
+		lasts, pause := t.localHoldLasts(), time.Duration(0)
+		if len(h.yields.of) > 0 && !w.Shared && !w.Ahead {
+			if pause = h.yields.left(q); w.hurries(pause) {
+				pause = 0
+			}
 		}
 		switch {
 		case q.Each || lasts == 0 && pause == 0:
@@ -58,7 +60,8 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 // JoinFirst is Join for a caller that does not want to wait: if anybody else waits, w does not join, and JoinFirst
 // returns false.
 func (h *Hub) JoinFirst(w *Waiter, q Queue) bool {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if t := h.topics[q]; t != nil && t.first != nil && (!w.Shared || !t.isShareAsked()) {
 		return false
 	}
@@ -69,7 +72,8 @@ func (h *Hub) JoinFirst(w *Waiter, q Queue) bool {
 // MayShare reports whether a waiter for a share could ask at once: the queue is empty, or its first waiter asks for a
 // share and nobody wants more.
 func (h *Hub) MayShare(q Queue) bool {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	t := h.topics[q]
 	return t == nil || (t.first == nil || t.isShareAsked()) && t.localHoldLasts() == 0
 }

@@ -224,6 +224,7 @@ func (h *Hub) isEmpty() bool {
 
 // Len returns the number of queues.
 func (h *Hub) Len() int {
-	defer h.lock().Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	return len(h.topics)
 }

@@ -11,7 +11,8 @@ import (
 
 // live: the queue that needs the subscription asks.
 func (t *topic) live() {
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	t.freed()
 	if t.need {
 		t.confirmed()
@@ -20,7 +21,8 @@ func (t *topic) live() {
 
 // lost: an empty queue is not kept any longer.
 func (t *topic) lost() {
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	if t.sub != nil {
 		t.removeIfEmpty(false)
 	}
@@ -28,20 +30,23 @@ func (t *topic) lost() {
 
 // look wakes the first waiter, unless somebody asks already. It is no news of the lock.
 func (t *topic) look() {
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	if t.need && t.current == nil && !t.isLive() {
 		t.wakeFirst()
 	}
 }
 
 func (t *topic) refused(err error) {
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	t.refuse(err)
 }
 
 // told handles a message to this process alone. A message of unknown form makes it look at the lock.
 func (t *topic) told(payload string) {
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	m, known := ReadMessage(payload)
 	w := t.places[m.Owner]
 	switch {
@@ -68,7 +73,8 @@ func (t *topic) told(payload string) {
 
 // heard handles a message to all listeners.
 func (t *topic) heard(payload string) {
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	switch {
 	case t.queue.Shared:
 		t.heardWithoutQueue(payload)

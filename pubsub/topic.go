@@ -94,7 +94,9 @@ func (t *topic) remove(w *Waiter) {
 	} else {
 		t.unlink(w)
 	}
-	w.leavePlace()
+	if w.place != nil {
+		w.leavePlace()
+	}
 }
 
 // stop gives a waiter an error, and takes it out of the queue: it has yet to leave. For the current one, its turn or
@@ -304,7 +306,8 @@ func (t *topic) stopTimer() {
 }
 
 func (t *topic) expired() {
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	polite := t.polite
 	t.timerAt, t.polite = time.Time{}, false
 	if t.sub == nil && t.first == nil { // dropped since

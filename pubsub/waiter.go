@@ -150,7 +150,8 @@ func (w *Waiter) Turn() <-chan struct{} { return w.turn }
 //     ([ErrClosed]), the server refuses the subscription, or did not answer the waiter with the
 //     turn. Then it must leave, and a turn given at the same moment goes to the next waiter.
 func (w *Waiter) News() (granted bool, err error) {
-	defer w.topic.hub.lock().Unlock()
+	w.topic.hub.mu.Lock()
+	defer w.topic.hub.mu.Unlock()
 	if w.claim == handed {
 		return true, nil
 	}
@@ -163,13 +164,15 @@ const longest = time.Minute
 
 // Follows reports whether the waiter asks because one before it got a share.
 func (w *Waiter) Follows() bool {
-	defer w.topic.hub.lock().Unlock()
+	w.topic.hub.mu.Lock()
+	defer w.topic.hub.mu.Unlock()
 	return w.admittedBehind
 }
 
 // Exclusive returns the first waiter that wants more than a share, if it is before w; otherwise nil. Any goroutine may call it.
 func (w *Waiter) Exclusive() *Waiter {
-	defer w.topic.hub.lock().Unlock()
+	w.topic.hub.mu.Lock()
+	defer w.topic.hub.mu.Unlock()
 	if x := w.topic.barrier; x != nil && w.prev != nil && x.order < w.order {
 		return x
 	}
@@ -181,7 +184,8 @@ func (w *Waiter) Waited() bool { return w.turn != nil }
 
 // Behind returns the number of waiters behind it, most at most.
 func (w *Waiter) Behind(most int) (n int) {
-	defer w.topic.hub.lock().Unlock()
+	w.topic.hub.mu.Lock()
+	defer w.topic.hub.mu.Unlock()
 	for x := w.next; x != nil && n < most; x = x.next {
 		n++
 	}
@@ -193,7 +197,8 @@ func (w *Waiter) Behind(most int) (n int) {
 // expiry. placed means that the waiter has the process's place, see [Waiter.TakePlace].
 func (w *Waiter) Held(ttl time.Duration, placed bool) {
 	t := w.topic
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	if ttl < 0 {
 		ttl = longest
 	}
@@ -264,7 +269,8 @@ func (w *Waiter) goBack() {
 // Done takes a waiter that got the lock out of the queue. Those behind it wait for the next unlock, ttl at most.
 func (w *Waiter) Done(ttl time.Duration) {
 	t := w.topic
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	w.done(ttl)
 }
 
@@ -307,7 +313,8 @@ func (w *Waiter) done(ttl time.Duration) {
 // leave, or the claimant leaves for it.
 func (w *Waiter) Leave() Leaving {
 	t := w.topic
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	switch w.claim {
 	case handed:
 		return Granted
@@ -335,7 +342,8 @@ func (w *Waiter) Leave() Leaving {
 // would only keep them waiting. The caller has the turn, and leaves afterwards, or makes another attempt.
 func (w *Waiter) Unanswered(err error) {
 	t := w.topic
-	defer t.hub.lock().Unlock()
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
 	if !w.askingConcurrently { // the queue does not wait for a waiter beside it
 		t.stopAll(err, func(x *Waiter) bool { return x != w && !x.Persists && x.since < t.turns })
 		t.turns++ // another attempt is like a turn for those that come from now on
