@@ -87,7 +87,7 @@ func TestCallContextHasACauseOfItsOwn(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "value"))
 	cancel(errors.New("the caller's"))
 	stopped := make(chan struct{})
-	call := (&Calls{stopped: stopped}).Context(ctx, time.Now(), 0)
+	call := (&Calls{stopped: stopped}).Context(ctx)
 	child, end := context.WithCancel(call)
 	defer end()
 	require.Equal(t, "value", child.Value(key{}))

@@ -22,31 +22,28 @@ type Context struct {
 	looks   atomic.Int32 // calls of Err since the last answer
 }
 
-// Context returns the context for a command sent now; longer is the extra time Redis may take. It does not end with its caller, because
-// only the answer shows whether to roll back. Stop ends it. Each command needs a new one, because rueidis may read it afterwards. The
-// values are ctx's.
-func (c *Calls) Context(ctx context.Context, now time.Time, longer time.Duration) *Context {
-	return new(Context).begin(ctx, c, now, longer)
+// Context returns the context for a command sent now. It does not end with its caller, because only the answer shows whether to roll back.
+// Stop ends it. Each command needs a new one, because rueidis may read it afterwards. The values are ctx's.
+func (c *Calls) Context(ctx context.Context) *Context {
+	return new(Context).begin(ctx, c, time.Now().Add(Timeout))
 }
 
-func (c *Context) begin(ctx context.Context, of *Calls, now time.Time, longer time.Duration) *Context {
-	c.values, c.deadline, c.done, c.repeats = ctx, now.Add(longer).Add(Timeout), of.stopped, of.repeats
+func (c *Context) begin(ctx context.Context, of *Calls, deadline time.Time) *Context {
+	c.values, c.deadline, c.done, c.repeats = ctx, deadline, of.stopped, of.repeats
 	return c
 }
 
 // Contexts makes the contexts of successive commands. The first, usually the only one, needs no allocation.
 type Contexts struct{ first Context }
 
-// Next is [Calls.Context].
-func (s *Contexts) Next(ctx context.Context, c *Calls, now time.Time, longer time.Duration) *Context {
-	if s.first.values != nil {
-		return c.Context(ctx, now, longer)
+// Next is [Calls.Context] with another deadline.
+func (s *Contexts) Next(ctx context.Context, c *Calls, deadline time.Time) *Context {
+	next := &s.first
+	if next.values != nil {
+		next = new(Context)
 	}
-	return s.first.begin(ctx, c, now, longer)
+	return next.begin(ctx, c, deadline)
 }
-
-// EndAt moves the deadline.
-func (c *Context) EndAt(deadline time.Time) { c.deadline = deadline }
 
 // Deadline returns the deadline of reads and writes.
 func (c *Context) Deadline() (time.Time, bool) { return c.deadline, true }
@@ -60,10 +57,12 @@ func (c *Context) Done() <-chan struct{} { return c.done }
 // Err is nil until Done is closed.
 func (c *Context) Err() error {
 	c.looks.Add(1)
-	if IsClosed(c.done) {
+	select {
+	case <-c.done:
 		return context.Canceled
+	default:
+		return nil
 	}
-	return nil
 }
 
 // Answered is called by package lua between an answer and the next command.

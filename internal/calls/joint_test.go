@@ -64,7 +64,7 @@ func crowd(t *testing.T, c *Calls, rdb rueidis.Client, build rueidis.Builder, n 
 		go func() {
 			text := time.Duration(i).String()
 			cmd := build.Echo().Message(text).Build()
-			err := rdb.Do(c.Context(t.Context(), time.Now(), time.Duration(i)), cmd).Error()
+			err := rdb.Do(new(Context).begin(t.Context(), c, time.Now().Add(Timeout+time.Duration(i))), cmd).Error()
 			texts <- [2]string{text, err.Error()}
 		}()
 	}

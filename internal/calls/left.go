@@ -1,6 +1,7 @@
 package calls
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,6 +71,50 @@ func (l *left) admit(slot uint16, waited bool) admission {
 		l.count(slot)
 	}
 	return admission{counted: waited}
+}
+
+// CanLeave reports whether a caller may leave a call before its end.
+func CanLeave(ctx context.Context, limit time.Time) bool { return ctx.Done() != nil || !limit.IsZero() }
+
+// Admit waits until a call may start, for a caller that may leave when ctx is done, at limit if that is not zero, or on Close. behind: it
+// counts as left behind from its start; if it is not made by [Calls.Make], until LeftEnds.
+func (c *Calls) Admit(ctx context.Context, slot uint16, limit time.Time) (behind bool, err error) {
+	if !c.AnyLeft() || !CanLeave(ctx, limit) {
+		return false, nil
+	}
+	var over <-chan time.Time
+	if !limit.IsZero() {
+		timer := time.NewTimer(time.Until(limit))
+		defer timer.Stop()
+		over = timer.C
+	}
+	return c.admit(ctx, slot, over)
+}
+
+// admit waits until a call may start, and reports whether it counts as left behind from its start. The error is for a caller that left
+// first.
+func (c *Calls) admit(ctx context.Context, slot uint16, over <-chan time.Time) (counted bool, err error) {
+	for waited := false; ; waited = true {
+		w := c.left.admit(slot, waited)
+		if w.change == nil {
+			return w.counted, nil
+		}
+		again := time.NewTimer(w.atMost)
+		select {
+		case <-w.change:
+		case <-again.C:
+		case <-ctx.Done():
+			err = ErrSilent
+		case <-over:
+			err = ErrSilent
+		case <-c.done:
+			err = c.errClosed
+		}
+		again.Stop()
+		if err != nil {
+			return false, err
+		}
+	}
 }
 
 // add counts a call whose caller has left.

@@ -1,6 +1,7 @@
 package calls
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -24,11 +25,11 @@ type Call interface {
 // through the client of Redis, which takes longer than the switch to another goroutine. It belongs to the caller of its call until that has
 // the result, or has left.
 type Worker struct {
+	Seat                // of the caller
+	Ended chan struct{} // a token when the call has ended, for the caller that has not left: then it calls Result, and no longer uses the worker
+
 	calls *Calls
-	next  chan work     // closed at its end
-	ended chan struct{} // a token when the call has ended, for the caller that has not left
-	told  chan struct{} // for a token from others
-	timer *time.Timer   // of the caller; nil: none was needed yet
+	next  chan work // closed at its end
 
 	// Of the call under way.
 	left   chan struct{} // closed when the caller has left
@@ -36,6 +37,24 @@ type Worker struct {
 	slot   uint16
 	behind bool // it counts as left behind from its start
 	err    error
+}
+
+// A Seat is what the caller of a call waits with besides.
+type Seat struct {
+	// Told has room for a token, by which others may have the caller look again at what it waits for. It may come late, and reach the next
+	// caller.
+	Told  chan struct{}
+	timer *time.Timer // nil: none was needed yet
+}
+
+// After is [time.After], of one time at once.
+func (s *Seat) After(d time.Duration) <-chan time.Time {
+	if s.timer == nil {
+		s.timer = time.NewTimer(d)
+	} else {
+		s.timer.Reset(d)
+	}
+	return s.timer.C
 }
 
 type work struct {
@@ -64,7 +83,90 @@ type workers struct {
 	closed bool
 }
 
-// Begin has a call for that slot made by a worker. The caller waits for [Worker.Ended], or leaves. counted: it was counted by Start or Also,
+// Make has a call for a cluster slot made by a worker. Its caller may leave before the answer: when ctx is done, at limit if that is not
+// zero, or on Close. Then Make returns at once with left true. The error is Close's, or says how Redis failed to answer; it is nil if there
+// was no time for an answer. What comes of the call is for its RollBack. Make is called within a started call.
+func (c *Calls) Make(ctx context.Context, slot uint16, limit time.Time, call Call) (left bool, err error) {
+	began, done := time.Now(), ctx.Done() // it may panic
+	behind, err := c.Admit(ctx, slot, limit)
+	if err != nil {
+		call.RollBack(err)
+		return true, err
+	}
+	c.Also() // a caller's ctx does not end the call
+	w := c.begin(work{call, slot, true}, behind)
+	var over <-chan time.Time
+	if !limit.IsZero() {
+		over = w.After(time.Until(limit))
+	}
+	select { // whoever is first decides: the end of the call, or a caller that leaves
+	case <-w.Ended:
+		return false, w.Result()
+	case <-done:
+	case <-over:
+	case <-c.done:
+		err = c.errClosed
+	}
+	if !w.Leave() {
+		return false, w.Result()
+	}
+	if err == nil {
+		err = Silence(ctx, began, limit)
+	}
+	return true, err
+}
+
+// Silence returns the error about Redis for a caller that leaves a call when ctx is done or at limit, if that is not zero: ErrNoAnswer, or
+// nil if there was no time for an answer.
+func Silence(ctx context.Context, began, limit time.Time) error {
+	if Waited(ctx, began, limit) < UnresponsiveAfter/2 {
+		return nil
+	}
+	return ErrNoAnswer
+}
+
+// Waited returns how long such a caller has waited. If it is late, the machine stood still, which says nothing of Redis.
+func Waited(ctx context.Context, began, limit time.Time) time.Duration {
+	end := time.Now()
+	if deadline, ok := ctx.Deadline(); ok {
+		end = Earlier(end, deadline)
+	}
+	if !limit.IsZero() {
+		end = Earlier(end, limit)
+	}
+	return end.Sub(began)
+}
+
+// Leavable is [Calls.Make] of f. rollBack, if not nil, gets f's result.
+func Leavable[T any](
+	ctx context.Context, c *Calls, slot uint16, limit time.Time, f func(left <-chan struct{}) (T, error), rollBack func(T, error),
+) (value T, left bool, err error) {
+	call := &leavable[T]{f: f, rollBack: rollBack}
+	if left, err = c.Make(ctx, slot, limit, call); !left {
+		value = call.value
+	}
+	return value, left, err
+}
+
+// leavable is the call of a function.
+type leavable[T any] struct {
+	f        func(left <-chan struct{}) (T, error)
+	rollBack func(T, error)
+	value    T
+}
+
+func (l *leavable[T]) Make(left <-chan struct{}) (err error) {
+	l.value, err = l.f(left)
+	return err
+}
+
+func (l *leavable[T]) RollBack(err error) {
+	if l.rollBack != nil {
+		l.rollBack(l.value, err)
+	}
+}
+
+// Begin has a call for that slot made by a worker. The caller waits for Worker.Ended, or leaves. counted: it was counted by Start or Also,
 // and calls Ended at its end.
 func (c *Calls) Begin(slot uint16, call Call, counted bool) *Worker {
 	return c.begin(work{call, slot, counted}, false)
@@ -92,16 +194,13 @@ func (w *Worker) work() {
 			w.calls.Ended()
 		}
 		if waits {
-			w.ended <- struct{}{} // from here on it is the caller's
+			w.Ended <- struct{}{} // from here on it is the caller's
 		} else {
 			w.left = make(chan struct{})
 			w.rest()
 		}
 	}
 }
-
-// Ended delivers once when the call has ended. Then the caller calls Result, and no longer uses the worker.
-func (w *Worker) Ended() <-chan struct{} { return w.ended }
 
 // Result returns the error of a call that has ended.
 func (w *Worker) Result() error {
@@ -121,25 +220,11 @@ func (w *Worker) Leave() bool {
 		close(left)
 		return true
 	}
-	if <-w.ended; !w.behind {
+	if <-w.Ended; !w.behind {
 		w.calls.left.ended(w.slot, true, false)
 	}
 	return false
 }
-
-// After is time.After for the caller, one at a time.
-func (w *Worker) After(d time.Duration) <-chan time.Time {
-	if w.timer == nil {
-		w.timer = time.NewTimer(d)
-	} else {
-		w.timer.Reset(d)
-	}
-	return w.timer.C
-}
-
-// Told returns a channel with room for a token, by which others may have the caller look again at what it waits for. It may come late, and
-// reach the next caller.
-func (w *Worker) Told() chan struct{} { return w.told }
 
 // take returns a worker without a call.
 func (all *workers) take(c *Calls) *Worker {
@@ -152,7 +237,7 @@ func (all *workers) take(c *Calls) *Worker {
 		return w
 	}
 	w := &Worker{
-		calls: c, next: make(chan work, 1), ended: make(chan struct{}, 1), told: make(chan struct{}, 1), left: make(chan struct{}),
+		Seat: Seat{Told: make(chan struct{}, 1)}, Ended: make(chan struct{}, 1), calls: c, next: make(chan work, 1), left: make(chan struct{}),
 	}
 	if all.closed {
 		go w.work() // ends with its call

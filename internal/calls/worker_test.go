@@ -95,7 +95,7 @@ func TestWorkerAfterClose(t *testing.T) {
 		c.Close()
 		call := &leavable[int]{f: func(<-chan struct{}) (int, error) { return 7, nil }}
 		w := c.Begin(0, call, false)
-		<-w.Ended()
+		<-w.Ended
 		require.NoError(t, w.Result())
 		require.Equal(t, 7, call.value)
 		require.Zero(t, idle(c))

@@ -105,7 +105,7 @@ func (b *combiner) send(values context.Context, args lua.PermitsArgs) (reply cou
 	again := calls.Retry{Least: calls.MinTries}
 	s.at = time.Now()
 	for {
-		ctx := c.Calls.Context(values, time.Now(), 0)
+		ctx := c.Calls.Context(values)
 		reply, err = m.use(ctx, args)
 		c.Calls.Answered(m.Slot(), err)
 		s.mayHaveRun = s.mayHaveRun || err != nil && calls.MayHaveRun(err)

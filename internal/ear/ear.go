@@ -160,7 +160,7 @@ func (e *Ear) Say(id, kind, payload string) (heard int, err error) {
 }
 
 func (e *Ear) publish(ch pubsub.Channel, text string) (heard int, err error) {
-	n, err := e.RDB.Do(e.Calls.Context(context.Background(), time.Now(), 0), ch.Publish(e.RDB.B(), text)).AsInt64()
+	n, err := e.RDB.Do(e.Calls.Context(context.Background()), ch.Publish(e.RDB.B(), text)).AsInt64()
 	return int(n), err
 }
 

@@ -84,7 +84,7 @@ func (e *Ear) keepLabel() {
 
 func (e *Ear) writeLabel() error {
 	cmd := e.RDB.B().Set().Key(kinds.LabelKey(e.ID)).Value(e.label.text).PxMilliseconds(e.labelExpiry().Milliseconds()).Build()
-	return e.RDB.Do(e.Calls.Context(context.Background(), time.Now(), 0), cmd).Error()
+	return e.RDB.Do(e.Calls.Context(context.Background()), cmd).Error()
 }
 
 // removeLabel deletes the label. If Redis does not answer, it expires.

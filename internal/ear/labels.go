@@ -122,7 +122,7 @@ func (e *Ear) findLabel(id string, l *foundLabel) {
 				return
 			}
 		}
-		text, err := readLabel(e.RDB.Do(e.Calls.Context(context.Background(), time.Now(), 0), e.RDB.B().Get().Key(kinds.LabelKey(id)).Build()))
+		text, err := readLabel(e.RDB.Do(e.Calls.Context(context.Background()), e.RDB.B().Get().Key(kinds.LabelKey(id)).Build()))
 		e.labels.found(l, text)
 		switch {
 		case text != "":

@@ -82,7 +82,7 @@ func (e *Ear) Take(who tenure.Caller, m *tenure.Lock) (t *tenure.Tenure, token i
 // nextToken raises one more token for a tenure. If the caller leaves meanwhile, or it takes until then, left is true.
 func (e *Ear) nextToken(who tenure.Caller, m *tenure.Lock, t *tenure.Tenure, until time.Time) (token int64, left bool, err error) {
 	return tenure.Leavable(who.Ctx, m, until, func(<-chan struct{}) (int64, error) {
-		token, err := lua.NextToken(e.Calls.Context(who.Ctx, time.Now(), 0), e.RDB, m.Key, m.Fence, t.Field())
+		token, err := lua.NextToken(e.Calls.Context(who.Ctx), e.RDB, m.Key, m.Fence, t.Field())
 		e.Calls.Answered(m.Slot(), err)
 		return token, err
 	}, nil)

@@ -221,7 +221,7 @@ func (e *Ear) queued(some []*askable) (queued []bool, err error) {
 	if len(cmds) == 0 {
 		return queued, nil
 	}
-	for i, reply := range e.RDB.DoMulti(e.Calls.Context(context.Background(), time.Now(), 0), cmds...) {
+	for i, reply := range e.RDB.DoMulti(e.Calls.Context(context.Background()), cmds...) {
 		failed := reply.Error()
 		e.Calls.Answered(some[of[i]].lock.Slot(), failed)
 		if failed != nil {
@@ -255,7 +255,7 @@ func (e *Ear) listening(some []*askable) (all map[string]int64, err error) {
 			plain = append(plain, names...)
 		}
 	}
-	ctx := e.Calls.Context(context.Background(), time.Now(), 0)
+	ctx := e.Calls.Context(context.Background())
 	var replies []rueidis.RedisResult
 	if len(sharded) > 0 {
 		replies = e.RDB.DoMulti(ctx, sharded...)

@@ -134,7 +134,7 @@ func (e *Ear) askAll(ctx context.Context, m *tenure.Lock, holder, what, id strin
 	if m.Kind.Side != lua.Writer || strings.HasSuffix(holder, kinds.WriterSuffix) {
 		return e.askOne(id, what, tag)
 	}
-	fields, err := e.fields(e.Calls.Context(ctx, time.Now(), 0), m)
+	fields, err := e.fields(e.Calls.Context(ctx), m)
 	if err != nil {
 		return 0, err
 	}

@@ -319,12 +319,11 @@ func (u *unlocking) givesWay(r lua.ReleaseReply) {
 // the unlock, so that a new connection has the rest. Close may wait for the last one.
 func releaseCall(t *tenure.Tenure, now time.Time, by *unlocker) (ctx context.Context, end func(), repeats *calls.Context) {
 	c := t.Lock.Client
-	own := by.contexts.Next(t.Section(), c.Calls, now, 0)
+	own := by.contexts.Next(t.Section(), c.Calls, now.Add(max(leastCall, min(calls.Timeout, c.Options.UnlockTimeout-toRedial))))
 	if by.closed {
 		ctx, end := c.Calls.Last()
 		return ctx, end, own
 	}
-	own.EndAt(now.Add(max(leastCall, min(calls.Timeout, c.Options.UnlockTimeout-toRedial))))
 	return own, func() {}, own
 }
 

@@ -59,7 +59,7 @@ func (q *AcquireRequest) repeat(
 	again := calls.Retry{Until: q.Limit, Least: calls.MinTries}
 	for {
 		sent := time.Now()
-		reply, err := call(q.contexts.Next(q.Ctx, c.Calls, sent, longer))
+		reply, err := call(q.contexts.Next(q.Ctx, c.Calls, sent.Add(longer).Add(calls.Timeout)))
 		if err == nil {
 			return tenure.AcquireResult{AcquireReply: reply, Sent: sent}, nil
 		}

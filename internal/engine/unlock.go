@@ -147,7 +147,7 @@ func (u *unlocker) unlock(over time.Time) []error {
 	c := m.Client
 	u.counted = c.Calls.Start() // an unlock works after Close, too
 	w := c.Calls.Begin(m.Slot(), u, u.counted)
-	if _, ended := awaitUnlock(u.levels, over, w.Ended(), w); ended || !w.Leave() {
+	if _, ended := awaitUnlock(u.levels, over, w.Ended, &w.Seat); ended || !w.Leave() {
 		_ = w.Result()
 		return u.errs
 	}
@@ -160,11 +160,10 @@ func (u *unlocker) unlock(over time.Time) []error {
 }
 
 // awaitUnlock waits for the result of an unlock, until all levels are lost or over has passed.
-func awaitUnlock[T any](levels []*tenure.Level, over time.Time, results <-chan T, seat waits) (result T, ended bool) {
-	told := seat.Told()
+func awaitUnlock[T any](levels []*tenure.Level, over time.Time, results <-chan T, seat *calls.Seat) (result T, ended bool) {
 	for extended := false; ; {
 		now := time.Now()
-		wait := untilLost(levels, now, over, told)
+		wait := untilLost(levels, now, over, seat.Told)
 		if !extended && now.Sub(over) > calls.UnresponsiveAfter { // this process was stopped, or starved
 			extended, over = true, now.Add(afterStop)
 			continue
@@ -176,7 +175,7 @@ func awaitUnlock[T any](levels []*tenure.Level, over time.Time, results <-chan T
 		case result = <-results:
 			return result, true
 		case <-seat.After(wait):
-		case <-told:
+		case <-seat.Told:
 		}
 	}
 	select {
@@ -186,18 +185,6 @@ func awaitUnlock[T any](levels []*tenure.Level, over time.Time, results <-chan T
 		return result, false
 	}
 }
-
-// waits is what awaitUnlock waits with.
-type waits interface {
-	After(d time.Duration) <-chan time.Time // of one time at once
-	Told() chan struct{}                    // has room for a token
-}
-
-// ownWaits are waits of one wait.
-type ownWaits chan struct{}
-
-func (w ownWaits) Told() chan struct{}                    { return w }
-func (w ownWaits) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
 // untilLost returns the time until all levels are lost, as far as known at now, or until over if that is earlier; it is positive until then.
 // It may be shorter once told has a token.
@@ -233,7 +220,7 @@ func leave(l *tenure.Level, why error) error {
 // delay. The hold has ended when Await returns, even if the release continues.
 func Await(l *tenure.Level, results <-chan []error, over time.Time, why func() error) error {
 	m := l.Lock
-	errs, ended := awaitUnlock([]*tenure.Level{l}, over, results, make(ownWaits, 1))
+	errs, ended := awaitUnlock([]*tenure.Level{l}, over, results, &calls.Seat{Told: make(chan struct{}, 1)})
 	if !ended {
 		errs = []error{why()}
 	}

@@ -162,7 +162,7 @@ func (t *Topology) learn(ctx context.Context, m *Lock) error {
 		t.one.Store(t.late.Mode() == rueidis.ClientModeCluster)
 	}
 	if t.one.Load() && !t.plain {
-		sharded, err := c.askSharded(c.Calls.Context(ctx, time.Now(), 0), m)
+		sharded, err := c.askSharded(c.Calls.Context(ctx), m)
 		if err != nil {
 			return fmt.Errorf("ask for the server's version: %w", err)
 		}

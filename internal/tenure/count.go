@@ -343,14 +343,14 @@ func (t *Tenure) state() {
 func (t *Tenure) send(count int32, raise bool, left time.Duration) (held bool, err error) {
 	m := t.Lock
 	c := m.Client
-	now, lease := time.Now(), m.Expiry(max(left, time.Millisecond))
+	lease, ctx := m.Expiry(max(left, time.Millisecond)), c.Calls.Context(t.Section())
 	if !raise {
-		reply, err := c.SendRelease(c.Calls.Context(t.Section(), now, 0), m, lua.ReleaseArgs{
+		reply, err := c.SendRelease(ctx, m, lua.ReleaseArgs{
 			Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Count: int(count), Lease: lease, Publish: lua.Publish(c.KnownChannel(m)),
 		})
 		return reply.Status != lua.NotHeld, err
 	}
-	reply, err := lua.Acquire(c.Calls.Context(t.Section(), now, 0), c.RDB, lua.AcquireArgs{
+	reply, err := lua.Acquire(ctx, c.RDB, lua.AcquireArgs{
 		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Count: int(count), Lease: lease,
 	})
 	c.Calls.Answered(m.Slot(), err)

@@ -51,7 +51,7 @@ func ask[T any](
 	}
 	if !left {
 		value, left, err = Leavable(ctx, m, time.Time{}, func(<-chan struct{}) (T, error) {
-			return command(c.Calls.Context(ctx, time.Now(), 0))
+			return command(c.Calls.Context(ctx))
 		}, nil)
 		pending = changes && !errors.Is(err, calls.ErrSilent) && (left || calls.MayHaveRun(err)) // not if admission was all it waited for
 	}
