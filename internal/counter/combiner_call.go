@@ -306,7 +306,7 @@ func (m Counter) args(request int64) lua.PermitsArgs {
 	args := lua.PermitsArgs{SemaphoreArgs: lua.SemaphoreArgs{
 		Semaphore: lua.Semaphore{
 			Name: m.Key, Requests: kinds.SemaphoreRequests(m.Key), Queue: m.queueKey(), Publish: lua.Publish(c.KnownChannel(m.Lock)),
-			Client: c.ID, Keep: c.GrantLease(),
+			Client: c.ID, Keep: c.GrantLease,
 		},
 		Request: request,
 	}}

@@ -105,7 +105,7 @@ func (a *Askable) ends() {
 func AskedTogether(ctx, outer context.Context) {
 	var all []*Askable
 	var after time.Duration
-	end, _ := tenure.Innermost[*tenure.Level](tenure.InnermostOpen(outer))
+	end := tenure.LevelFrom(tenure.InnermostOpen(outer))
 	for l := tenure.LevelOf(ctx); l != nil && l != end; l = l.Enclosing() {
 		if l.IsReentry() {
 			continue

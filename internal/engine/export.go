@@ -59,12 +59,7 @@ func Export(l *tenure.Level, number string, lasts time.Duration) (err error) {
 // ofTicket returns the field to sweep after a failed Export: nobody has the ticket, but a late call may leave the lock to it while the
 // owner's field exists.
 func ofTicket(t *tenure.Tenure, left *tenure.Stay) *sweep.Orphan {
-	m := t.Lock
-	args := lua.ReleaseArgs{Name: m.Key, Side: m.Kind.Side, Owner: left.Ticket, Publish: lua.Publish(m.Client.KnownChannel(m))}
-	if key := m.QueueKey(); key != "" {
-		args.Fence, args.Queue = m.Fence, lua.Queue{Key: key, GrantLease: m.Client.GrantLease()}
-	}
-	r := t.OrphanOf(args)
+	r := t.OrphanOf(t.Lock.ReleaseOf(left.Ticket))
 	r.Late, r.OutcomeUnknown, r.Until = true, true, time.Now().Add(min(sweep.Most, t.Lasts()))
 	return r
 }

@@ -156,7 +156,7 @@ func handedOff(t *tenure.Tenure, by *unlocker, next *Attempt, insideRun bool, se
 		}
 		ok = next.waiter.Grant(m.Expires)
 	} else {
-		ok = next.waiter.Queued(c.GrantLease())
+		ok = next.waiter.Queued(c.GrantLease)
 	}
 	if !ok { // it has given up
 		// The unlock succeeded and need not wait. It ends when Redis has answered, or with the call's time-out.

@@ -41,7 +41,7 @@ func (q *AcquireRequest) Send(left <-chan struct{}) (tenure.AcquireResult, error
 	case m.Kind.Queueing == kinds.PerWaiter && q.Count == 1:
 		args.Fair, args.Join, args.Publish = m.Fair(), q.enqueue, lua.Publish(c.KnownChannel(m))
 	case q.enqueue:
-		args.Queue, args.GrantLease, args.Listens, args.Short = m.QueueKey(), c.GrantLease(), q.hasGrantChannel, m.Short
+		args.Queue, args.GrantLease, args.Listens, args.Short = m.QueueKey(), c.GrantLease, q.hasGrantChannel, m.Short
 		args.Publish = lua.Publish(c.KnownChannel(m))
 	}
 	if q.Count == 1 { // a re-entry adds nothing that a failover could give to another owner

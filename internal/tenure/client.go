@@ -28,7 +28,8 @@ type Client struct {
 	Leases  *lease.Renewer
 	Cluster *Topology // nil: there is none, which is known from the start
 	// HandsOff: an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a grant.
-	HandsOff bool
+	HandsOff   bool
+	GrantLease time.Duration // of a grant to another process of this Client's watchdog time
 
 	noQueues    atomic.Bool     // the ACL user may not use the queues of processes
 	noMarks     atomic.Bool     // nor writers' marks
@@ -93,9 +94,6 @@ func (c *Client) IsShut() bool {
 
 // maxGrantLease bounds the lease of a lock handed to another process until that process renews it: the process may have died.
 const maxGrantLease = 2 * time.Second
-
-// GrantLease returns for how long a grant to another process of this Client's watchdog time is kept.
-func (c *Client) GrantLease() time.Duration { return GrantLease(c.Options.WatchdogTimeout) }
 
 // GrantLease returns the lease of a lock handed to another process with that watchdog time.
 func GrantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease, watchdog) }

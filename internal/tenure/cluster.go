@@ -211,7 +211,17 @@ func (m *Lock) Fair() lua.Fair {
 		Counts: !c.Cluster.IsOne() || c.KnownChannel(m).Sharded,
 	}
 	if f.Counts && c.HandsOff {
-		f.GrantLease = c.GrantLease()
+		f.GrantLease = c.GrantLease
 	}
 	return f
+}
+
+// ReleaseOf returns the arguments of a release by that owner: the lock goes to the first of the queue in Redis, if it has one.
+func (m *Lock) ReleaseOf(owner string) lua.ReleaseArgs {
+	c := m.Client
+	args := lua.ReleaseArgs{Name: m.Key, Side: m.Kind.Side, Owner: owner, Publish: lua.Publish(c.KnownChannel(m)), Fair: m.Fair()}
+	if key := m.QueueKey(); key != "" {
+		args.Fence, args.Queue = m.Fence, lua.Queue{Key: key, GrantLease: c.GrantLease}
+	}
+	return args
 }

@@ -158,15 +158,19 @@ func openLevel(ctx context.Context, is func(*Hold, *Lock) bool, m *Lock) *Level 
 }
 
 // LevelOf returns the innermost level in ctx, or nil.
-func LevelOf(ctx context.Context) *Level {
-	l, _ := Innermost[*Level](SectionOf(ctx))
-	return l
-}
+func LevelOf(ctx context.Context) *Level { return LevelFrom(SectionOf(ctx)) }
 
 // Enclosing returns the enclosing level, or nil.
-func (l *Level) Enclosing() *Level {
-	next, _ := Innermost[*Level](l.outer)
-	return next
+func (l *Level) Enclosing() *Level { return LevelFrom(l.outer) }
+
+// LevelFrom returns the first level from s outwards, or nil.
+func LevelFrom(s Section) *Level {
+	for ; s != nil; s = s.Around() {
+		if l, ok := s.(*Level); ok {
+			return l
+		}
+	}
+	return nil
 }
 
 // Owner returns the owner of the innermost single-server hold in ctx; "" if there is none, or the hold is over.

@@ -28,6 +28,7 @@ func New(rdb rueidis.Client, id string, o Options) *Client {
 		Calls:             calls.New(rdb, o.Errors.Closed),
 		ID:                id,
 		Options:           o,
+		GrantLease:        GrantLease(o.WatchdogTimeout),
 		HandsOff:          o.HandOff.Most > 0 && o.Replicas == 0,
 		Shut:              make(chan struct{}),
 		empty:             make(chan struct{}),

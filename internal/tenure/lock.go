@@ -82,7 +82,7 @@ func (m *Lock) follows() {
 		m.renews = w
 	}
 	m.Expires = m.Expiry(m.TTL)
-	m.Grants = m.Lease == 0 && m.Grace == 0 && m.TTL == w && w >= c.GrantLease()
+	m.Grants = m.Lease == 0 && m.Grace == 0 && m.TTL == w && w >= c.GrantLease
 	alike := c.HandsOff && m.Grants && m.MaxHold == 0
 	m.Passes, m.Shares = alike && m.Kind.PlainScripts, alike && m.Kind.Shares
 	m.Short = !m.Grants && m.Expires < maxGrantLease

@@ -64,16 +64,6 @@ func TrustedUntil(ctx context.Context) (until time.Time, ok bool) {
 	return until, ok
 }
 
-// Innermost returns the first section of type L, from s outwards; L's zero value if there is none.
-func Innermost[L Section](s Section) (l L, ok bool) {
-	for ; s != nil; s = s.Around() {
-		if l, ok = s.(L); ok {
-			return l, true
-		}
-	}
-	return l, false
-}
-
 // Detached returns ctx without sections.
 func Detached(ctx context.Context) context.Context {
 	return context.WithValue(ctx, SectionKey{}, noSection{}) // not nil: a merged ctx would look in its other parents

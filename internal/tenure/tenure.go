@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
@@ -228,16 +227,7 @@ func (t *Tenure) StaysTaken() bool { return t.Stays != nil && time.Now().Before(
 // ReleaseArgs returns the arguments of the release that ends the tenure.
 func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
 	m := t.Lock
-	args := lua.ReleaseArgs{
-		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Publish: lua.Publish(m.Client.KnownChannel(m)),
-	}
-	if m.Kind.Queueing == kinds.PerWaiter {
-		args.Fair = m.Fair()
-	}
-	if key := m.QueueKey(); key != "" {
-		args.Fence = m.Fence
-		args.Queue = lua.Queue{Key: key, GrantLease: m.Client.GrantLease()}
-	}
+	args := m.ReleaseOf(t.Field())
 	switch left := t.Stays; {
 	case left == nil || t.LossSoFar() != nil: // a lost tenure must not outlast its lease
 	case left.Ticket != "":
