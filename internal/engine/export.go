@@ -46,7 +46,7 @@ func Export(l *tenure.Level, number string, lasts time.Duration) (err error) {
 	}
 	err = traced(l, func(l *tenure.Level) (err error) {
 		defer func() { ChargeUnlockTime(l.Context, began, err != nil) }()
-		return onlyError(newUnlocker(l).unlock(began.Add(unlockTime(l, began))))
+		return onlyError(newUnlocker(l, t.Lock.Waiters()).unlock(began.Add(unlockTime(l, began))))
 	})
 	if err == nil {
 		c.Counts.Exported.Add(1)

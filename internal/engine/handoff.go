@@ -28,8 +28,8 @@ import (
 // passOn passes the tenure of h, which has no open levels to the process's next waiter, or has it kept for the next Lock (Cache). It
 // reports false, with the hold unchanged, if there is no waiter that needs the same state, if the run is over, or if a call is under
 // way. It also reports false if a call is unresolved or too little of the lease is left.
-func passOn(t *tenure.Tenure, h *tenure.Hold, now time.Time) bool {
-	c, q := t.Lock.Client, t.Lock.Waiters()
+func passOn(t *tenure.Tenure, h *tenure.Hold, q pubsub.Queue, now time.Time) bool {
+	c := t.Lock.Client
 	if h.First.Lock.Linger == 0 && !c.Hub.IsAwaited(q) {
 		return false
 	}
@@ -76,7 +76,7 @@ func (l *Attempt) Take(from any, outsiders bool) bool {
 func (u *unlocking) claim(now time.Time) {
 	t, m := u.tenure, u.tenure.Lock
 	c := m.Client
-	insideRun := !t.Run.Over(c.Options.HandOff, now)
+	bound := c.Options.HandOff
 	switch {
 	case m.Kind.Side == lua.Writer:
 		u.toAll = true
@@ -87,20 +87,21 @@ func (u *unlocking) claim(now time.Time) {
 		return
 	case !c.HandsOff:
 		u.toAll = true
-		c.Hub.EndingForAll(u.waiters, c.Options.HandOff.For)
+		c.Hub.EndingForAll(u.waiters, bound.For)
 		return
-	case !insideRun && u.args.Key == "":
+	case u.args.Key == "" && t.Run.Over(bound, now):
 		u.toAll = true
 		c.Hub.EndingForAll(u.waiters, 0)
 		return
 	}
 	w, outsiders := c.Hub.Claim(u.waiters)
-	if outsiders && u.args.Key != "" { // outsiders do not hand off
-		insideRun = !t.Run.Over(c.Options.HandOff.BesideOutsiders(), now)
-	}
 	if w == nil {
 		return
 	}
+	if outsiders && u.args.Key != "" { // outsiders do not hand off
+		bound = bound.BesideOutsiders()
+	}
+	insideRun := !t.Run.Over(bound, now)
 	next := w.Value.(*Attempt) //nolint:errcheck // no other value is ever set
 	if !insideRun && !next.takePlace(now) {
 		next.unclaim()

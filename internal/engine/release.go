@@ -45,12 +45,6 @@ type unlocker struct {
 	contexts calls.Contexts        // of its calls
 }
 
-func newUnlocker(l *tenure.Level) *unlocker {
-	u := &unlocker{one: [1]*tenure.Level{l}}
-	u.levels = u.one[:]
-	return u
-}
-
 // Make ends the holds of the closed levels.
 func (u *unlocker) Make(left <-chan struct{}) error {
 	u.left = left
@@ -69,9 +63,9 @@ func (u *unlocker) release() []error {
 	all := unlockings(u.first[:])
 	if n := len(u.levels); n > 1 {
 		all = make(unlockings, n)
-	}
-	for i, l := range u.levels {
-		all[i] = toUnlock(l.Hold.Tenure, l.Hold)
+		for i, l := range u.levels {
+			all[i] = unlockingOf(l.Hold.Tenure, l.Hold)
+		}
 	}
 	all.finish(u, all.begin(u))
 	return all.ended(u)
@@ -94,14 +88,17 @@ type unlocking struct {
 	toAll     bool     // the hub knows that the release notifies all
 }
 
-// toUnlock prepares for the calls that end h, which stands on the tenure, or a tenure on which none does.
-func toUnlock(t *tenure.Tenure, h *tenure.Hold) unlocking {
-	u := unlocking{hold: h, tenure: t, loss: t.LossOf(h), waiters: t.Lock.Waiters()}
-	if u.ends() {
-		// No renewal starts from here on, but the end of the lease is still watched.
-		t.Lock.Client.Leases.Releasing(&t.Lease)
+// unlockingOf is that of h, which stands on the tenure, or of a tenure on which none does.
+func unlockingOf(t *tenure.Tenure, h *tenure.Hold) unlocking {
+	return unlocking{hold: h, tenure: t, waiters: t.Lock.Waiters()}
+}
+
+// section is the ctx of the section that it ends.
+func (u *unlocking) section() context.Context {
+	if u.hold != nil {
+		return &u.hold.First
 	}
-	return u
+	return u.tenure.Section()
 }
 
 // ends reports whether there is a hold to be ended.
@@ -111,10 +108,15 @@ func (u *unlocking) ends() bool { return u.loss == nil }
 func (all unlockings) begin(by *unlocker) error {
 	now := time.Now()
 	for i := range all {
-		if u := &all[i]; u.ends() {
-			u.args = u.tenure.ReleaseArgs()
-			u.claim(now)
+		u := &all[i]
+		t := u.tenure
+		if u.loss = t.LossOf(u.hold); !u.ends() {
+			continue
 		}
+		// No renewal starts from here on, but the end of the lease is still watched.
+		t.Lock.Client.Leases.Releasing(&t.Lease)
+		u.args = t.ReleaseArgs()
+		u.claim(now)
 	}
 	return all.call(by, now, true)
 }
@@ -164,22 +166,23 @@ func (all unlockings) lastToEnd() (last *tenure.Tenure, until time.Time) {
 
 // call makes one call now. The error is that of the call, or of what Redis said if there is but one lock.
 func (all unlockings) call(by *unlocker, sent time.Time, handsOff bool) error {
-	var of *tenure.Tenure // one that is to be released, for what they have in common
+	var of *unlocking // one that ends a hold, for what they have in common
 	for i := range all {
 		if of == nil && all[i].ends() {
-			of = all[i].tenure
+			of = &all[i]
 		}
 	}
 	if of == nil {
 		return nil
 	}
-	c, m := of.Lock.Client, of.Lock
+	m := of.tenure.Lock
+	c := m.Client
 	by.closed = c.Calls.IsClosed()
 	ctx, end, repeats := releaseCall(of, sent, by)
 	defer end()
 	if len(all) == 1 {
 		u := &all[0]
-		reply, err := c.SendRelease(ctx, m, u.callArgs(handsOff))
+		reply, err := m.SendRelease(ctx, u.callArgs(handsOff))
 		u.answered(by, handsOff, sent, reply, err, repeats.IsRepeated())
 		return u.Err
 	}
@@ -317,9 +320,9 @@ func (u *unlocking) givesWay(r lua.ReleaseReply) {
 
 // releaseCall is the context of a command that ends a tenure, with what ends that. On a connection that nobody else uses it ends before
 // the unlock, so that a new connection has the rest. Close may wait for the last one.
-func releaseCall(t *tenure.Tenure, now time.Time, by *unlocker) (ctx context.Context, end func(), repeats *calls.Context) {
-	c := t.Lock.Client
-	own := by.contexts.Next(t.Section(), c.Calls, now.Add(max(leastCall, min(calls.Timeout, c.Options.UnlockTimeout-toRedial))))
+func releaseCall(of *unlocking, now time.Time, by *unlocker) (ctx context.Context, end func(), repeats *calls.Context) {
+	c := of.tenure.Lock.Client
+	own := by.contexts.Next(of.section(), c.Calls, now.Add(max(leastCall, min(calls.Timeout, c.Options.UnlockTimeout-toRedial))))
 	if by.closed {
 		ctx, end := c.Calls.Last()
 		return ctx, end, own
@@ -387,7 +390,7 @@ func End(t *tenure.Tenure) (ended <-chan struct{}) {
 		}
 		defer close(over)
 		t.AwaitCallSlot()
-		all := unlockings{toUnlock(t, nil)}
+		all := unlockings{unlockingOf(t, nil)}
 		all.finish(by, all.begin(by))
 		all.ended(by)
 	}()

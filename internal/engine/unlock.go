@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/tenure"
+	"github.com/go-rlock/rlock/pubsub"
 )
 
 // An unlock blocks its caller for a bounded time, because the section's ctx may have ended long ago, or may never be done. After that
@@ -20,6 +21,13 @@ import (
 //
 // Enclosing sections share that time if they are unlocked soon afterwards. A call in flight is ended only by its answer, by rueidis or
 // by Close.
+
+// newUnlocker is the unlock of the last level of a hold. waiters are those of its lock.
+func newUnlocker(l *tenure.Level, waiters pubsub.Queue) *unlocker {
+	u := &unlocker{one: [1]*tenure.Level{l}, first: [1]unlocking{{hold: l.Hold, tenure: l.Hold.Tenure, waiters: waiters}}}
+	u.levels = u.one[:]
+	return u
+}
 
 // Unlock closes the level, and ends the hold with the last one.
 func Unlock(l *tenure.Level) error {
@@ -81,10 +89,12 @@ const afterStop = time.Second / 2
 func release(l *tenure.Level) (err error) {
 	h, began := l.Hold, time.Now()
 	t := h.Tenure
-	switch {
-	case t.Majority != nil:
+	if t.Majority != nil {
 		return releaseMajority(l, t.Majority)
-	case t.Lock.Passes && passOn(t, h, began):
+	}
+	waiters := t.Lock.Waiters()
+	switch {
+	case t.Lock.Passes && passOn(t, h, waiters, began):
 		return nil
 	case t.Lock.Kind.Shares:
 		if left, err := h.LeaveOthers(); left {
@@ -92,10 +102,10 @@ func release(l *tenure.Level) (err error) {
 		}
 	}
 	if h.LossSoFar() != nil && t.TryCallSlot() { // there is nothing to be sent
-		return onlyError(newUnlocker(l).release())
+		return onlyError(newUnlocker(l, waiters).release())
 	}
 	defer func() { ChargeUnlockTime(l.Context, began, err != nil) }()
-	return onlyError(newUnlocker(l).unlock(began.Add(unlockTime(l, began))))
+	return onlyError(newUnlocker(l, waiters).unlock(began.Add(unlockTime(l, began))))
 }
 
 // releaseMajority ends a majority's hold after its last level was closed.
@@ -133,7 +143,9 @@ func UnlockTogether(levels []*tenure.Level) (errs []error) {
 	}
 	one, began := levels[0], time.Now()
 	defer func() { ChargeUnlockTime(one.Context, began, len(errs) > 0) }()
-	return append(errs, (&unlocker{levels: last}).unlock(began.Add(unlockTime(one, began)))...)
+	u := newUnlocker(last[0], last[0].Hold.Tenure.Lock.Waiters())
+	u.levels = last
+	return append(errs, u.unlock(began.Add(unlockTime(one, began)))...)
 }
 
 func unlockTime(l *tenure.Level, now time.Time) time.Duration {

@@ -56,23 +56,3 @@ type Renewal struct {
 
 // Group returns what the tenures of one renewal call have in common.
 func (c *Client) Group(m *Lock) any { return Renewal{Kind: m.Kind, grace: m.Grace, Slot: m.Slot()} }
-
-// releaseOnce sends a release, even while the client is closing.
-func (c *Client) releaseOnce(m *Lock, args lua.ReleaseArgs) (held bool, err error) {
-	ctx, cancel := c.Calls.Last()
-	defer cancel()
-	reply, err := c.SendRelease(ctx, m, args)
-	return reply.Status != lua.NotHeld, err
-}
-
-// SendRelease sends a release.
-func (c *Client) SendRelease(ctx context.Context, m *Lock, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
-	reply, err := lua.Release(ctx, c.RDB, args)
-	if c.Calls.AnyLeft() {
-		c.Calls.Answered(m.Slot(), err)
-	}
-	if reply.NoQueue && err == nil {
-		c.Forbidden(args.Side).Store(true)
-	}
-	return reply, err
-}

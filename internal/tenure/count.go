@@ -345,7 +345,7 @@ func (t *Tenure) send(count int32, raise bool, left time.Duration) (held bool, e
 	c := m.Client
 	lease, ctx := m.Expiry(max(left, time.Millisecond)), c.Calls.Context(t.Section())
 	if !raise {
-		reply, err := c.SendRelease(ctx, m, lua.ReleaseArgs{
+		reply, err := m.SendRelease(ctx, lua.ReleaseArgs{
 			Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Count: int(count), Lease: lease, Publish: lua.Publish(c.KnownChannel(m)),
 		})
 		return reply.Status != lua.NotHeld, err

@@ -341,33 +341,6 @@ func (h *Hold) IsOver() (over bool, loss error) {
 	return h.count == 0, h.loss()
 }
 
-// EndReleased ends h, if not nil, after the release of its tenure, unless the tenure was lost meanwhile.
-func (t *Tenure) EndReleased(h *Hold) (lost bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.loss != nil {
-		return true
-	}
-	if h != nil {
-		h.setCount(0)
-	}
-	return false
-}
-
-// EndLost ends h, if not nil, on a tenure that was lost. Of several unlocks that find the loss, one is the last.
-func (t *Tenure) EndLost(h *Hold) (last bool, loss error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	loss = t.lossOf(h)
-	if h == nil {
-		return true, loss
-	}
-	if last = h.levels == nil && h.count > 0; last {
-		h.setCount(0)
-	}
-	return last, loss
-}
-
 // EndAtLast ends the hold, and returns its loss, if it was lost.
 func (h *Hold) EndAtLast() (loss error) {
 	h.Tenure.mu.Lock()

@@ -122,7 +122,9 @@ func (t *Tenure) GiveBack() (answered bool) {
 
 // GiveBackOnce is GiveBack without the sweep.
 func (t *Tenure) GiveBackOnce() error {
-	_, err := t.Lock.Client.releaseOnce(t.Lock, t.ReleaseArgs())
+	ctx, cancel := t.Lock.Client.Calls.Last() // also while the Client closes
+	defer cancel()
+	_, err := t.Lock.SendRelease(ctx, t.ReleaseArgs())
 	t.GivenBack(err)
 	return err
 }

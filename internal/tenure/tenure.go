@@ -239,11 +239,51 @@ func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
 	return args
 }
 
+// SendRelease sends a release.
+func (m *Lock) SendRelease(ctx context.Context, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
+	c := m.Client
+	reply, err := lua.Release(ctx, c.RDB, args)
+	if c.Calls.AnyLeft() {
+		c.Calls.Answered(m.Slot(), err)
+	}
+	if reply.NoQueue && err == nil {
+		c.Forbidden(args.Side).Store(true)
+	}
+	return reply, err
+}
+
 // ReleaseResult is the result of a release.
 type ReleaseResult struct {
 	Held bool  // the owner held the lock
 	Late bool  // a call without a reply may have run, or may still
 	Err  error // the last call's error
+}
+
+// EndReleased ends h, if not nil, after the release of its tenure, unless the tenure was lost meanwhile.
+func (t *Tenure) EndReleased(h *Hold) (lost bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.loss != nil {
+		return true
+	}
+	if h != nil {
+		h.setCount(0)
+	}
+	return false
+}
+
+// EndLost ends h, if not nil, on a tenure that was lost. Of several unlocks that find the loss, one is the last.
+func (t *Tenure) EndLost(h *Hold) (last bool, loss error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	loss = t.lossOf(h)
+	if h == nil {
+		return true, loss
+	}
+	if last = h.levels == nil && h.count > 0; last {
+		h.setCount(0)
+	}
+	return last, loss
 }
 
 // MayQueue records that the next call may leave the field in the queue, or a mark.
