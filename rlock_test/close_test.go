@@ -29,6 +29,7 @@ func TestReentryAnsweredDuringClose(t *testing.T) {
 		proxy.Release()
 		got := inner.get(t, testTimeout)
 		require.ErrorIs(t, got.err, rlock.ErrClosed)
+		require.EqualError(t, got.err, `rlock: "`+b.name+`": client closed`)
 		require.ErrorIs(t, got.unlock(), rlock.ErrNotHeld)
 		require.ErrorIs(t, context.Cause(hold.ctx), rlock.ErrClosed)
 		require.NoError(t, hold.unlock())

@@ -323,3 +323,134 @@ func TestCountersOnACluster(t *testing.T) {
 		}
 	}
 }
+
+// awaitedCounters are counters for which somebody may wait. If they are at 1, a change ends the wait.
+var awaitedCounters = map[string]struct {
+	wait, try, change func(ctx context.Context, c *rlock.Client, name string) error
+	step              int64 // by which a change counts
+	closed            error // of a change after Close
+}{
+	"semaphore": {
+		wait: func(ctx context.Context, c *rlock.Client, name string) error {
+			return c.Semaphore(name).Acquire(ctx, 2)
+		},
+		try: func(ctx context.Context, c *rlock.Client, name string) error {
+			return c.Semaphore(name).TryAcquire(ctx, 2, 0)
+		},
+		change: func(ctx context.Context, c *rlock.Client, name string) error {
+			return c.Semaphore(name).Release(ctx, 1)
+		},
+		step: 1,
+	},
+	"latch": {
+		wait: func(ctx context.Context, c *rlock.Client, name string) error {
+			return c.CountDownLatch(name).Await(ctx)
+		},
+		try: func(ctx context.Context, c *rlock.Client, name string) error {
+			return c.CountDownLatch(name).TryAwait(ctx, 0)
+		},
+		change: func(ctx context.Context, c *rlock.Client, name string) error {
+			return c.CountDownLatch(name).CountDown(ctx)
+		},
+		step: -1, closed: rlock.ErrClosed,
+	},
+}
+
+// Close and Shutdown end all waits. During a Shutdown changes are made, since a section may have to, and after Close permits go back.
+func TestCountersEndWaits(t *testing.T) {
+	for kind, of := range awaitedCounters {
+		for _, close := range []bool{true, false} {
+			redistest.RunVirtual(t, kind+map[bool]string{true: "/Close", false: "/Shutdown"}[close], func(t *testing.T) {
+				b := newFixture(t)
+				b.counter(t, 1)
+				waits := async(func() error { return of.wait(context.Background(), b.Client, b.name) })
+				b.awaitWaiters(t, 1)
+				_, unlock := enter(t, context.Background(), b.Mutex(b.name+":lock"))
+				end, changed := b.Shutdown, error(nil)
+				if close {
+					end, changed = func(context.Context) error { b.Close(); return nil }, of.closed
+				}
+				ended := async(func() error { return end(context.Background()) })
+				require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
+				require.ErrorIs(t, of.wait(context.Background(), b.Client, b.name), rlock.ErrClosed)
+				require.ErrorIs(t, of.change(context.Background(), b.Client, b.name), changed)
+				if changed == nil {
+					b.requireCounter(t, 1+of.step)
+				}
+				require.NoError(t, unlock())
+				require.NoError(t, within(t, ended, wakeTimeout))
+			})
+		}
+	}
+}
+
+// A change during Close returns its own result, not ErrClosed, which would say that it does not count.
+func TestCountersChangeBesideClose(t *testing.T) {
+	for kind, of := range awaitedCounters {
+		t.Run(kind, func(t *testing.T) {
+			redistest.OnlyVirtual(t, "that the second call is in line can be seen only there", func(t *testing.T) {
+				c, proxy, b := behindProxy(t, anyWay)
+				b.counter(t, 3)
+				proxy.OnRequest(nthScript(1, redistest.Hold))
+				change := func() error { return of.change(context.Background(), c, b.name) }
+				first := async(change)
+				redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the first call is under way")
+				second := async(change)
+				redistest.Settle(t) // the second one is in line
+				closed := async(func() error { c.Close(); return nil })
+				redistest.Eventually(t, testTimeout, func() bool { return errors.Is(of.wait(canceled(), c, b.name), rlock.ErrClosed) }, "the Client is closed")
+				proxy.Release()
+				for _, ended := range []<-chan error{first, second, closed} {
+					require.NoError(t, within(t, ended, testTimeout))
+				}
+				b.requireCounter(t, 3+2*of.step)
+			})
+		})
+	}
+}
+
+// A lost message, or a counter changed by hand, is noticed when the connection is renewed.
+func TestCountersLoseAMessage(t *testing.T) {
+	for kind, of := range awaitedCounters {
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			c, proxy, b := behindProxy(t, anyWay)
+			b.counter(t, 1)
+			proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
+			waits := async(func() error { return of.wait(context.Background(), c, b.name) })
+			b.awaitWaiters(t, 1)
+			sleep(time.Second) // it has looked after it began to listen
+			require.NoError(t, of.change(context.Background(), b.Client, b.name))
+			sleep(100 * time.Millisecond)
+			requireStillWaits(t, waits)
+			proxy.CutAll()
+			require.NoError(t, within(t, waits, wakeTimeout))
+		})
+	}
+}
+
+// A Trace reports a wait for a counter, but not as a hold.
+func TestCountersAreTraced(t *testing.T) {
+	for kind, of := range awaitedCounters {
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			var told traceLines
+			b := newFixture(t, told.traced())
+			b.counter(t, 1)
+			told.take()
+			require.Error(t, of.try(context.Background(), b.Client, b.name))
+			require.Equal(t, []string{kind + " failed: not acquired"}, told.take())
+			waits := async(func() error { return of.wait(context.Background(), b.Client, b.name) })
+			b.awaitWaiters(t, 1)
+			sleep(time.Second) // in which it is told
+			require.Equal(t, []string{kind + " waits"}, told.take())
+			require.NoError(t, of.change(context.Background(), b.Client, b.name))
+			require.NoError(t, within(t, waits, wakeTimeout))
+			require.Equal(t, []string{kind + " passed waiting"}, told.take())
+			require.NoError(t, of.change(context.Background(), b.Client, b.name))
+			require.NoError(t, of.change(context.Background(), b.Client, b.name))
+			require.NoError(t, of.try(context.Background(), b.Client, b.name))
+			require.Equal(t, []string{kind + " passed"}, told.take())
+			require.Zero(t, b.Stats().Holds)
+			require.Zero(t, b.Stats().Acquired)
+		})
+	}
+}

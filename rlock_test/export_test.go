@@ -355,8 +355,7 @@ func TestNotExported(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
 			return plain.Do(ctx, 1, func(ctx context.Context) error {
-				_, err := rlock.Export(ctx)
-				require.ErrorIs(t, err, rlock.ErrNotExported, "it is not the lock around it that is exported")
+				answer(rlock.Export(ctx)).fails(t, rlock.ErrNotExported, "it is not the lock around it that is exported")
 				return ctx.Err()
 			})
 		}))

@@ -122,26 +122,6 @@ func TestNoHandOffWithReplicas(t *testing.T) {
 	r.clear(t)
 }
 
-// Each section sees the writes of the previous one, and no two sections overlap.
-func TestHandOffExcludes(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		r := newProxied(t, rlock.Options{HandOff: unlimited})
-		n := 0
-		var wg sync.WaitGroup
-		for i := range 8 {
-			m := []*rlock.Mutex{r.handle(), r.Mutex(r.name), r.FencedMutex(r.name), r.handle(rlock.WithLease(time.Minute))}[i%4]
-			wg.Go(func() {
-				for range 100 {
-					assert.NoError(t, m.Do(context.Background(), func(context.Context) error { n++; return nil }))
-				}
-			})
-		}
-		wg.Wait()
-		require.Equal(t, 800, n)
-		r.clear(t)
-	})
-}
-
 // turns returns a lock that one of two alternating goroutines holds, while the other does not wait at the moment. The process still
 // listens for unlocks, for another half a second, so the next waiter sends nothing.
 func turns(t *testing.T, o rlock.Options) (*proxied, lockResult) {

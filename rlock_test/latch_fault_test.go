@@ -2,7 +2,6 @@ package rlock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -16,34 +15,6 @@ import (
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
-
-// After a lost message or a key deleted by hand, the next connection finds the latch open.
-func TestLatchLosesAMessage(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
-		l := b.CountDownLatch(b.name)
-		b.set(t, l, 1)
-		var subscribed, looked atomic.Bool
-		proxy.OnReply(func(cmd []string) redistest.Action {
-			looked.Store(looked.Load() || subscribed.Load() && isScript(cmd))
-			subscribed.Store(subscribed.Load() || strings.EqualFold(cmd[0], "SUBSCRIBE"))
-			return redistest.Pass
-		})
-		waits := b.awaitAsync(t, newClient(t, redistest.Dial(t, proxy.Addr())).CountDownLatch(b.name))
-		redistest.Eventually(t, testTimeout, func() bool { return looked.Load() && waiting(t) == 1 }, "it has looked after it began to listen")
-		require.NoError(t, l.CountDown(context.Background()))
-		sleep(100 * time.Millisecond)
-		select {
-		case <-waits:
-			require.Fail(t, "the message was not lost")
-		default:
-		}
-		proxy.CutAll()
-		require.NoError(t, within(t, waits, wakeTimeout))
-	})
-}
 
 // quickTimeout makes rueidis give up on a silent connection soon.
 func quickTimeout(o *rueidis.ClientOption) {
@@ -167,55 +138,6 @@ func TestLatchOpensDuringAnOutageOfChanges(t *testing.T) {
 		require.NoError(t, within(t, late, wakeTimeout))
 		before := refused.Load()
 		redistest.Eventually(t, testTimeout, func() bool { return refused.Load() > before }, "it is repeated all the while")
-	})
-}
-
-// Close and Shutdown end waits; a CountDown goes on during a Shutdown, and Close waits for one that is under way.
-func TestLatchEnds(t *testing.T) {
-	redistest.RunVirtual(t, "Close", func(t *testing.T) {
-		b := newFixture(t)
-		l := b.CountDownLatch(b.name)
-		b.set(t, l, 1)
-		waits := b.awaitAsync(t, l)
-		b.Close()
-		require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
-	})
-	redistest.RunVirtual(t, "Shutdown", func(t *testing.T) {
-		b := newFixture(t)
-		l := b.CountDownLatch(b.name)
-		b.set(t, l, 2)
-		waits := b.awaitAsync(t, l)
-		_, unlock := enter(t, context.Background(), b.Mutex(b.name+":lock"))
-		shut := async(func() error { return b.Shutdown(context.Background()) })
-		require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
-		require.ErrorIs(t, l.Await(context.Background()), rlock.ErrClosed)
-		require.NoError(t, l.CountDown(context.Background()), "a section may have to")
-		requireCount(t, l, 1)
-		require.NoError(t, unlock())
-		require.NoError(t, within(t, shut, wakeTimeout))
-	})
-	t.Run("Close with a call under way", func(t *testing.T) {
-		redistest.OnlyVirtual(t, "that the second call is in line can be seen only there", func(t *testing.T) {
-			b := newFixture(t)
-			b.loadLatchScripts(t)
-			watch := b.CountDownLatch(b.name)
-			b.set(t, watch, 3)
-			proxy := redistest.StartProxy(t, redistest.Shared(t))
-			c := newClient(t, redistest.Dial(t, proxy.Addr()))
-			l := c.CountDownLatch(b.name)
-			proxy.OnRequest(nthScript(1, redistest.Hold))
-			first := async(func() error { return l.CountDown(context.Background()) })
-			redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it is under way")
-			second := async(func() error { return l.CountDown(context.Background()) })
-			redistest.Settle(t) // another one is in line
-			closed := async(func() error { c.Close(); return nil })
-			redistest.Eventually(t, testTimeout, func() bool { return errors.Is(l.Await(context.Background()), rlock.ErrClosed) }, "it is closed")
-			proxy.Release()
-			require.NoError(t, within(t, first, testTimeout), "ErrClosed would say that it does not count")
-			require.NoError(t, within(t, second, testTimeout))
-			require.NoError(t, within(t, closed, testTimeout))
-			requireCount(t, watch, 1)
-		})
 	})
 }
 

@@ -322,27 +322,3 @@ func TestLatchOfThousands(t *testing.T) {
 		redistest.Eventually(t, testTimeout, func() bool { return since()["unsubscribe"] == 1 }, "the subscription ends")
 	})
 }
-
-// A Trace reports an Await, but not as a hold.
-func TestLatchIsTraced(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		var s traceLines
-		b := newFixture(t, s.traced())
-		l := b.CountDownLatch(b.name)
-		require.NoError(t, l.Await(context.Background()))
-		require.Equal(t, []string{"latch passed"}, s.take())
-		b.set(t, l, 1)
-		require.Error(t, l.TryAwait(context.Background(), 0))
-		require.Equal(t, []string{"latch failed: not acquired"}, s.take())
-		waits := b.awaitAsync(t, l)
-		var lines []string
-		redistest.Eventually(t, testTimeout, func() bool { // its goroutine may come to that after the process sleeps
-			lines = append(lines, s.take()...)
-			return len(lines) > 0
-		}, "it is told")
-		require.NoError(t, l.CountDown(context.Background()))
-		require.NoError(t, within(t, waits, wakeTimeout))
-		require.Equal(t, []string{"latch waits", "latch passed waiting"}, append(lines, s.take()...))
-		require.Zero(t, b.Stats().Acquired)
-	})
-}

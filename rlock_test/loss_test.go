@@ -159,23 +159,6 @@ func TestEarlierFailureIsForgotten(t *testing.T) {
 	})
 }
 
-// A re-entry that Close meets names its lock, as each error does.
-func TestReentryMeetsClose(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		c, proxy, _ := behindProxy(t, anyWay)
-		a := locked(t, c.Mutex("x"))
-		proxy.OnReply(nthScript(1, redistest.Hold))
-		p := lockAsync(t, under{context.WithoutCancel(a.ctx), c.Mutex("x", rlock.WithLease(time.Hour))})
-		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "under way")
-		closed := async(func() error { c.Close(); return nil })
-		<-a.ctx.Done()
-		proxy.Release()
-		require.EqualError(t, p.get(t, testTimeout).err, `rlock: "x": client closed`)
-		require.NoError(t, within(t, closed, testTimeout))
-		require.NoError(t, a.unlock())
-	})
-}
-
 // One node of a cluster hangs. Callers that leave their Locks there do not keep others from the nodes that are well.
 func TestStallOfOneNodeSparesTheOthers(t *testing.T) {
 	redistest.Parallel(t)

@@ -23,8 +23,7 @@ import (
 // excluded requires that others don't get the lock.
 func (r *proxied) excluded(t testing.TB) {
 	t.Helper()
-	_, _, err := r.other.Mutex(r.name).TryLock(context.Background(), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	refusalOf(t, r.other.Mutex(r.name), 0)
 }
 
 // free requires that others get the lock at once.

@@ -355,7 +355,9 @@ func TestPassOnInACrowd(t *testing.T) {
 		inside, sections := 0, 0
 		var wg sync.WaitGroup
 		for i := range 40 {
-			m := []*rlock.Mutex{r.handle(), r.handle(), r.Mutex(r.name), r.other.Mutex(r.name)}[i%4]
+			m := []*rlock.Mutex{
+				r.handle(), r.handle(), r.Mutex(r.name), r.other.Mutex(r.name), r.FencedMutex(r.name), r.handle(rlock.WithLease(time.Minute)),
+			}[i%6]
 			wg.Go(func() {
 				for n := range 50 {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+(i*7+n*13)%20)*time.Millisecond)

@@ -55,8 +55,7 @@ func TestQuorumWakesWithoutMessages(t *testing.T) {
 	})
 	redistest.RunVirtual(t, "subscriptions lost", func(t *testing.T) {
 		e := newQuorumServers(t, 3)
-		_, unlock, err := e.process(t, rlock.Options{}).Lock(t.Context())
-		require.NoError(t, err)
+		_, unlock := enter(t, t.Context(), e.process(t, rlock.Options{}))
 		waiter := lockAsync(t, e.process(t, rlock.Options{}))
 		e.awaitSubscribers(t, 1)
 		for _, p := range e.proxies {

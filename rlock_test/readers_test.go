@@ -111,8 +111,7 @@ func TestReadersDoNotJoinTheWriter(t *testing.T) {
 		rw := r.RWMutex(r.name)
 		writer := locked(t, rw.Write())
 		inner := locked(t, under{writer.ctx, rw.Read()})
-		_, _, err := rw.Read().TryLock(context.Background(), 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		refusalOf(t, rw.Read(), 0)
 		require.NoError(t, inner.unlock())
 		reader, unlock, err := rw.Downgrade(writer.ctx)
 		require.NoError(t, err)
@@ -143,8 +142,7 @@ func TestReadersShareBesideAnUpgrade(t *testing.T) {
 		}
 		a := <-up
 		require.NoError(t, a.err)
-		_, _, err := rw.Read().TryLock(context.Background(), 0)
-		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		refusalOf(t, rw.Read(), 0)
 		require.NoError(t, a.unlock())
 		require.NoError(t, upgradeable.unlock())
 		rwNothing(t, r.rdb, r.name)

@@ -201,8 +201,7 @@ func TestDeadWhereListenersAreNotCounted(t *testing.T) {
 	redistest.Parallel(t)
 	master, replica := redistest.StartPair(t)
 	b := fixture{rdb: master.Client(t), name: "job"}
-	_, unlock, err := newClient(t, b.rdb, rlock.Options{}).Mutex(b.name).Lock(context.Background())
-	require.NoError(t, err)
+	_, unlock := enter(t, context.Background(), newClient(t, b.rdb, rlock.Options{}).Mutex(b.name))
 	const dead = "00000000-2222-3333-4444-555555555555:1"
 	require.NoError(t, b.do(t, "ZADD", "rlock_queue:{job}", "1.5", dead).Error())
 

@@ -147,8 +147,7 @@ func TestReadWriteWithoutTheRightToMarks(t *testing.T) {
 	require.NoError(t, unlock())
 
 	_, leave = enter(t, ctx, a.RWMutex(past.name).Read())
-	_, _, err := a.RWMutex(past.name, rlock.WithLease(2*time.Second)).Read().Lock(ctx)
-	require.NoError(t, err)
+	enter(t, ctx, a.RWMutex(past.name, rlock.WithLease(2*time.Second)).Read())
 	writer = lockAsync(t, rw.Write())
 	past.awaitWaiters(t, 1)
 	require.NoError(t, leave())
@@ -267,8 +266,7 @@ func TestReadersThatStayAreDead(t *testing.T) {
 				}
 				_, leave := enter(t, ctx, past.RWMutex(past.name).Read())
 				for range many {
-					_, _, err := dead.Read().Lock(ctx)
-					require.NoError(t, err)
+					enter(t, ctx, dead.Read())
 				}
 				waits := lockAsync(t, writer.Write())
 				redistest.Eventually(t, testTimeout, func() bool { return past.exists(t, "rlock_writers:{"+past.name+"}") }, "the writer waits")
@@ -352,8 +350,7 @@ func TestDeadReadersDoNotPileUp(t *testing.T) {
 
 		die()
 		for range 300 {
-			_, _, err := b.RWMutex(b.name, rlock.WithLease(testTimeout)).Read().Lock(ctx)
-			require.NoError(t, err)
+			enter(t, ctx, b.RWMutex(b.name, rlock.WithLease(testTimeout)).Read())
 		}
 		require.Less(t, fields(), int64(400), "300 live readers, and few of the 400 dead ones are left")
 		require.NoError(t, section.Err())

@@ -22,8 +22,7 @@ var changing = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+
 // docs/troubleshooting.md shows only errors that the library returns, and every error met here.
 func TestTroubleshootingShowsTheErrors(t *testing.T) {
 	redistest.Parallel(t)
-	page, err := os.ReadFile("../docs/troubleshooting.md")
-	require.NoError(t, err)
+	page := answer(os.ReadFile("../docs/troubleshooting.md")).ok(t)
 	shown := make(map[string]bool)
 	for _, line := range regexp.MustCompile(`(?m)^rlock: "order:42": .*$`).FindAllString(string(page), -1) {
 		shown[changing.ReplaceAllString(line, "#")] = true

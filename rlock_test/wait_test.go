@@ -18,31 +18,6 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-func TestLocalWaitersAreServedInOrder(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		m := b.Mutex(b.name)
-		_, unlock := enter(t, context.Background(), m)
-		const n = 20
-		order := make(chan int, n)
-		var wg sync.WaitGroup
-		for i := range n {
-			wg.Go(func() {
-				assert.NoError(t, m.Do(context.Background(), func(context.Context) error {
-					order <- i
-					return nil
-				}))
-			})
-			redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "it waits")
-		}
-		require.NoError(t, unlock())
-		wg.Wait()
-		for i := range n {
-			require.Equal(t, i, <-order)
-		}
-	})
-}
-
 // The unlock is published before the waiter's SUBSCRIBE takes effect.
 func TestUnlockBeforeTheSubscriptionStands(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
@@ -187,22 +162,6 @@ func TestCrashedHolder(t *testing.T) {
 		got := lockAsync(t, b.Mutex(b.name)).gets(t, testTimeout)
 		requireTook(t, lease+time.Millisecond, began, got.at) // Redis keeps a key for the whole of its last millisecond
 		require.NoError(t, got.unlock())
-	})
-}
-
-func TestWaiterSurvivesALostSubscription(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		proxy := redistest.StartProxy(t, s.Addr())
-		b := fixture{Client: newClient(t, redistest.Dial(t, proxy.Addr())), rdb: s.Client(t), name: "cut"}
-		for range 5 {
-			_, unlock := enter(t, context.Background(), newClient(t, b.rdb).Mutex(b.name))
-			waiter := lockAsync(t, b.Mutex(b.name))
-			b.awaitSubscribers(t, b.name, 1)
-			proxy.CutAll()
-			require.NoError(t, unlock())
-			waiter.getAndUnlock(t, 10*time.Second)
-		}
 	})
 }
 

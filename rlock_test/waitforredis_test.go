@@ -207,12 +207,10 @@ func TestWaitForRedisOutlastsTheGate(t *testing.T) {
 				redistest.OnlyVirtual(t, "it waits for long", func(t *testing.T) {
 					s := redistest.Start(t)
 					rdb := s.Client(t)
-					_, _, err := newClient(t, rdb).RWMutex("x").Write().Lock(t.Context())
-					require.NoError(t, err)
+					enter(t, t.Context(), newClient(t, rdb).RWMutex("x").Write())
 					waiter := lockAsync(t, lock(newClient(t, s.Client(t))))
 					redistest.Eventually(t, testTimeout, func() bool {
-						n, err := rdb.Do(t.Context(), rdb.B().Exists().Key("rlock_upgrade:{x}").Build()).AsInt64()
-						require.NoError(t, err)
+						n := answer(rdb.Do(t.Context(), rdb.B().Exists().Key("rlock_upgrade:{x}").Build()).AsInt64()).ok(t)
 						return n > 0
 					}, "it has the gate")
 					is.goes(s)
@@ -240,8 +238,7 @@ func TestWaitForRedisIsNotForShortLeases(t *testing.T) {
 			r := newProxied(t)
 			r.proxy.Delay(30 * time.Millisecond)
 			began := time.Now()
-			_, err := rlock.TryAcquire(t.Context(), lock(r.Client), time.Minute)
-			require.ErrorIs(t, err, rlock.ErrLost)
+			answer(rlock.TryAcquire(t.Context(), lock(r.Client), time.Minute)).fails(t, rlock.ErrLost)
 			requireTookAtMost(t, 5*time.Second, began, time.Now())
 		})
 	}
