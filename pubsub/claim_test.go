@@ -97,29 +97,6 @@ func abandon(t *testing.T, w *Waiter) {
 	require.Equal(t, Claimed, w.Leave(), "still")
 }
 
-// If no news came, the end of a claim wakes no waiter, because the claimant's next action is published.
-func TestClaimEnds(t *testing.T) {
-	t.Parallel()
-	d := newManualHub(t)
-	ws := d.claimed(3)
-	require.True(t, ws[0].Queued(-1))
-	d.turn(ws, -1)
-	require.Same(t, ws[0], claimOf(d.hub, queue(d.ch)), "it keeps its place")
-	require.True(t, ws[0].Unclaim())
-	d.turn(ws, 0)
-	ws[0].Held(-1, false)
-	d.turn(ws, -1)
-	require.Same(t, ws[0], claimOf(d.hub, queue(d.ch)))
-	require.True(t, ws[0].Queued(-1))
-	require.Equal(t, Left, ws[0].Leave())
-	d.turn(ws, -1)
-	require.Same(t, ws[1], claimOf(d.hub, queue(d.ch)))
-	require.Equal(t, Left, ws[2].Leave(), "behind a claim")
-	require.True(t, ws[1].Grant(-1))
-	require.Equal(t, Granted, ws[1].Leave())
-	d.empties()
-}
-
 func TestTimerAfterAGrant(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)

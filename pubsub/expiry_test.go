@@ -145,20 +145,6 @@ func TestClaimedExpires(t *testing.T) {
 	})
 }
 
-// An expired waiter cannot be claimed, because its caller is about to return.
-func TestExpiredIsNotClaimed(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		d := newManualHub(t)
-		w := d.impatient(1)[0]
-		next := d.joins(&Waiter{}, false)
-		w.expiry.fire()
-		require.Same(t, next, claimOf(d.hub, queue(d.ch)))
-		w.Leave()
-		require.True(t, next.Grant(-1))
-		requireGranted(t, next)
-	})
-}
-
 // If a waiter's time ended before its attempt found the lock held, it returns at once, without a subscription.
 func TestHeldAfterTheTime(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

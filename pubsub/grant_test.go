@@ -57,48 +57,13 @@ var aGrant = Grant{Lease: 2 * time.Second, Token: 7}
 
 const aGrantTo = "o 2000 0 7"
 
-func TestGrantsOfOtherProcesses(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		for text, want := range map[string]Grant{
-			aGrantTo:    aGrant,
-			"o 300 0 -": {Lease: 300 * time.Millisecond, Token: -1},
-			"o 1 0 0":   {Lease: time.Millisecond},
-		} {
-			d := newManualHub(t)
-			ws := d.placed("o", 2)
-			d.told(text)
-			d.requireGiven(ws[0], want, ws[1])
-			require.Same(t, ws[1], claimOf(d.hub, queue(d.ch)))
-			require.True(t, ws[1].Grant(time.Hour))
-			require.Nil(t, ws[1].Given(), "by a holder of this process")
-		}
-	})
-}
-
-// A message that is no valid grant makes the waiter with the place look at the lock.
-func TestUnknownMessages(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{
-		"? 0", "? -1", "? x", "? 9223372036854775808", "", "?", "o", "o 2000 0", "o 2000 0 x", "o x 0 -", "o 2000 x -", "o 2000 0 7 more",
-		"o -1 0 -", "o 9223372036854775807 0 -", "o 2000 -1 -", "o 2000 three -", "o 2000 0 9223372036854775808", "x", " 0", "\x00\xff", "1e3",
-	} {
-		d := newManualHub(t)
-		ws := d.placed("o", 2)
-		d.told(text)
-		d.turn(ws, 0)
-		require.Nil(t, ws[0].Given(), "%q", text)
-		ws[0].Held(-1, false)
-		d.told(text)
-		d.turn(ws, -1)
-	}
-}
-
-// A grant is only for the owner it names.
+// A grant is only for the owner it names, and what the process is told only for a waiter with a place.
 func TestGrantToAnotherOwner(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
 	ws := d.line(2)
 	d.told(aGrantTo)
+	d.told("? 0")
 	d.turn(ws, -1)
 	leave(ws[1], ws[0])
 	d.obey()

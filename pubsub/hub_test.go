@@ -83,28 +83,6 @@ func manyChannelsShareOneConnection(t *testing.T, mod func(*rueidis.ClientOption
 	s.hub.Close()
 }
 
-func TestIdleWaitersAskNothing(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	noPings := func(o *rueidis.ClientOption) { o.Dialer.KeepAlive = time.Hour }
-	s := newSite(t, server.Client(t, noPings), server.Client(t, noPings))
-	ch := plain(redistest.Name(t))
-	ws := s.park(ch, 1000)
-	redistest.Eventually(t, soon, func() bool { return redistest.Commands(t, s.rdb)["client|setname"] == 1 }, "the connection has its name")
-	first := redistest.Commands(t, s.rdb)
-	noTurn(t, ws...)
-	second := redistest.Commands(t, s.rdb)
-	second["info"]-- // the second look itself
-	require.Equal(t, first, second)
-
-	s.publish(ch, "1")
-	for _, w := range ws {
-		awaitTurn(t, w, soon)
-		w.Held(-1, false)
-	}
-	s.leaveAll(ch, ws)
-}
-
 // channels lists the channels with subscribers, over all nodes.
 func (s site) channels(sharded bool) []string {
 	s.t.Helper()

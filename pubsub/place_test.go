@@ -7,30 +7,6 @@ import (
 	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
-// A process has a single place for a lock.
-func TestOnePlace(t *testing.T) {
-	t.Parallel()
-	d := newManualHub(t)
-	ws := d.placed("o", 2)
-	d.hub.conns.message(d.ch, "1")
-	d.turn(ws, 0)
-	require.True(t, ws[0].Listens(), "it may ask again")
-	require.True(t, ws[0].TakePlace("o"))
-	ws[0].Held(-1, true)
-	d.turn(ws, 1)
-	require.False(t, ws[1].Listens())
-	require.False(t, ws[1].TakePlace("p"))
-	ws[1].Held(-1, false)
-	d.told(aGrantTo)
-	d.requireGiven(ws[0], aGrant, ws[1])
-
-	d.hub.Wake(queue(d.ch))
-	d.turn(ws, 1)
-	require.True(t, ws[1].TakePlace("p"))
-	ws[1].Done(-1)
-	require.Empty(t, d.topic().places)
-}
-
 // x and {x} are two locks on one channel. Each message reaches the right lock.
 func TestPlacesOfSeveralQueues(t *testing.T) {
 	t.Parallel()

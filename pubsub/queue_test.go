@@ -46,67 +46,6 @@ func (d *manualHub) turn(ws []*Waiter, i int) {
 	require.Equal(d.t, -1, i, "did not get the turn")
 }
 
-func TestFirstWaiterHasTheTurnAtOnce(t *testing.T) {
-	t.Parallel()
-	d := newManualHub(t)
-	a, b, c := &Waiter{}, &Waiter{}, &Waiter{}
-	require.True(t, d.hub.Join(a, queue(d.ch)))
-	require.False(t, d.hub.Join(b, queue(d.ch)))
-	require.False(t, d.hub.JoinFirst(c, queue(d.ch)))
-	require.Equal(t, 1, d.hub.Len())
-	require.True(t, d.hub.JoinFirst(c, queue(Channel{Name: "d"})), "channels are independent")
-	require.True(t, d.hub.Join(&Waiter{}, queue(Channel{Name: "c", Sharded: true})), "also of one name")
-	c.Leave()
-	require.Equal(t, 2, d.hub.Len())
-	require.Equal(t, noOp, d.take(), "an attempt that is not over needs no subscription")
-	a.Leave()
-	d.turn([]*Waiter{b}, 0)
-	b.Leave()
-	require.Equal(t, 1, d.hub.Len())
-}
-
-func TestSubscribesWhenTheLockIsHeld(t *testing.T) {
-	t.Parallel()
-	d := newManualHub(t)
-	a, b := &Waiter{}, &Waiter{}
-	d.hub.Join(a, queue(d.ch))
-	d.hub.Join(b, queue(d.ch))
-	a.Held(-1, false)
-	d.turn([]*Waiter{a, b}, -1)
-	require.Equal(t, subscribing, d.take())
-	d.turn([]*Waiter{a, b}, -1)
-	d.confirm("subscribe")
-	d.turn([]*Waiter{a, b}, 0)
-	require.False(t, d.finish(nil))
-	a.Held(-1, false)
-	d.turn([]*Waiter{a, b}, -1)
-
-	leave(a, b)
-	require.Equal(t, 1, d.hub.Len(), "the subscription is still there")
-	d.unsubscribes()
-}
-
-func TestMessages(t *testing.T) {
-	t.Parallel()
-	d := newManualHub(t)
-	ws := d.line(3)
-	for _, text := range []string{"0", "", "2"} { // an unknown message is at least a wake-up
-		d.hub.conns.message(d.ch, text)
-		d.turn(ws, 0)
-		ws[0].Held(-1, false)
-		d.turn(ws, -1)
-	}
-	d.hub.conns.message(d.ch, "1")
-	for i := range ws {
-		d.turn(ws, i)
-		ws[i].Held(-1, false)
-	}
-	d.turn(ws, -1)
-	d.hub.conns.message(Channel{Name: "c", Sharded: true}, "1")
-	d.hub.conns.message(plain("other"), "1")
-	d.turn(ws, -1)
-}
-
 func TestLeaving(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -200,33 +139,6 @@ func TestTimerOfAnEmptiedQueue(t *testing.T) {
 	require.Nil(t, topic.first)
 }
 
-func TestRefusal(t *testing.T) {
-	t.Parallel()
-	no := serverError(t, "NOPERM no such luck")
-	d := newManualHub(t)
-	a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
-	d.hub.Join(a, queue(d.ch))
-	d.hub.Join(b, queue(d.ch))
-	a.Held(-1, false)
-	require.Equal(t, subscribing, d.take())
-	d.refused(no)
-	for _, w := range []*Waiter{a, b} {
-		require.Len(t, w.turn, 1)
-		require.ErrorIs(t, refusal(w), no)
-		require.ErrorContains(t, refusal(w), `"c"`)
-	}
-	require.True(t, d.hub.Join(late, queue(d.ch)), "it is the first that can do something")
-	late.Held(-1, false)
-	require.Equal(t, subscribing, d.take(), "asks anew")
-	leave(a, b)
-	require.NoError(t, refusal(late))
-	d.confirm("subscribe")
-	d.finish(nil)
-	<-late.turn
-	late.Leave()
-	d.empties()
-}
-
 func TestAfterClose(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -249,7 +161,8 @@ func TestAfterClose(t *testing.T) {
 	leave(late, ws[1], ws[0])
 }
 
-func TestLateConfirmations(t *testing.T) {
+// What is said of an earlier connection, or of other channels, changes nothing.
+func TestNewsOfOthers(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
 	ws := d.line(1)
@@ -262,6 +175,10 @@ func TestLateConfirmations(t *testing.T) {
 	d.confirm("subscribe")
 	d.turn(ws, 0)
 	d.link.onSubscription(d.link.epoch, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "unknown"})
+	ws[0].Held(-1, false)
+	d.hub.conns.message(Channel{Name: "c", Sharded: true}, "1")
+	d.hub.conns.message(plain("other"), "1")
+	d.turn(ws, -1)
 }
 
 // An unanswered attempt fails the waiters present when it began, but no later ones.

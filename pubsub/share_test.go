@@ -112,29 +112,6 @@ func TestRefusedBesideTheQueue(t *testing.T) {
 	}
 }
 
-// A waiter goes ahead of the queue if it already has the lock or share that the others wait for.
-func TestAhead(t *testing.T) {
-	t.Parallel()
-	d := newShares(t)
-	w := d.joins(&Waiter{}, true)
-	w.Held(-1, false)
-	d.obey()
-	d.asks(w)
-	first := d.joins(&Waiter{Ahead: true}, false)
-	d.asleep(first)
-	w.Held(-1, false)
-	d.asks(first)
-	first.Held(-1, false)
-	second := d.joins(&Waiter{Ahead: true}, false)
-	d.asks(second)
-	second.Done(-1)
-	d.hub.conns.message(d.ch, "1")
-	d.asks(first)
-	first.Leave()
-	d.asks(w)
-	w.Leave()
-}
-
 // A message to all with a time makes the first waiter look at that time, if it would sleep longer. It announces no unlock, and has no
 // effect without waiters.
 func TestToldToLookEarlier(t *testing.T) {
