@@ -138,7 +138,7 @@ func TestLeavesANodeThatIsCutOff(t *testing.T) {
 				noTurn(t, ws...)
 				n.joins()
 			}
-			awaitTurn(t, first, recovery) // a new subscription
+			s.awaitLive(first) // with a new subscription
 			first.Held(-1, false)
 			require.EqualValues(t, 1, s.subscribers(ch))
 			require.Equal(t, sharded, n.subscribers(ch) == 1, "plain channels are at another node now")
