@@ -221,13 +221,15 @@ func TestReleasePassesOverTheDead(t *testing.T) {
 	t.Parallel()
 	for _, alive := range []bool{true, false} {
 		l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
-		l.hold(me, "1", brief)
 		everybody, last := l.listen(false), l.process(300)
 		a := l.endsFor("")
 		a.Fence = l.fence
+		dead := []string{"ZADD", l.queue}
 		for i := range 300 {
-			l.must("ZADD", l.queue, strconv.Itoa(i), waiter(i)+" f")
+			dead = append(dead, strconv.Itoa(i), waiter(i)+" f")
 		}
+		l.must(dead...)
+		l.hold(me, "1", brief)
 		if alive {
 			l.join(300)
 		}

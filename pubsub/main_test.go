@@ -136,12 +136,8 @@ func (s site) awaitSubscribers(ch Channel, n int64) {
 // awaitTurn waits for w's turn.
 func awaitTurn(t *testing.T, w *Waiter, within time.Duration) {
 	t.Helper()
-	select {
-	case <-w.Turn():
-		require.NoError(t, refusal(w))
-	case <-time.After(within):
-		t.Fatalf("no turn within %v", within)
-	}
+	redistest.Within(t, within, w.Turn(), "its turn")
+	require.NoError(t, refusal(w))
 }
 
 // noTurn watches for a while that none of ws gets a turn.
