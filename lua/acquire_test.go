@@ -50,7 +50,7 @@ func TestAcquireFromEveryState(t *testing.T) {
 		a.Fence, a.Count = fence, e.count
 		got, err := lua.Acquire(l.t.Context(), l.rdb, a)
 		for _, ttl := range []time.Duration{short, long} { // rounded up
-			if got.TTL <= ttl && got.TTL > ttl-slack {
+			if l.remains(got.TTL, ttl) {
 				got.TTL = ttl
 			}
 		}

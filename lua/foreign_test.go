@@ -151,7 +151,7 @@ func TestOwnersOfOtherLibraries(t *testing.T) {
 					got := l.acquire(wants)
 					require.Equal(t, lua.Held, got.Status)
 					require.Equal(t, owner, got.Holder)
-					require.Less(t, (lease - got.TTL).Abs(), slack)
+					require.True(t, l.remains(got.TTL, lease), "%v", got.TTL)
 				}
 				info, err := lua.Look(t.Context(), rdb, lua.InfoArgs{Name: l.name, Publish: lua.Publish{Name: l.channel}})
 				require.NoError(t, err)
@@ -222,7 +222,7 @@ func TestLocksOfAllKinds(t *testing.T) {
 			for range 10 { // the fields are picked at random
 				got := l.acquire(l.wants(me))
 				require.Equal(t, lua.Held, got.Status)
-				require.Less(t, (lease - got.TTL).Abs(), slack)
+				require.True(t, l.remains(got.TTL, lease), "%v", got.TTL)
 				require.Contains(t, fields, got.Holder)
 				require.NotEqual(t, "mode", got.Holder)
 				if len(fields) == 2 || strings.HasSuffix(got.Holder, ":write") { // otherwise the mode need not be seen
@@ -253,7 +253,7 @@ func TestCommandsInScripts(t *testing.T) {
 		require.NoError(t, err)
 		during := make(map[string]int64)
 		for name, n := range redistest.Commands(t, rdb) {
-			if n > before[name] && name != "info" && name != "hello" && !strings.HasPrefix(name, "client|") { // of one more connection
+			if n > before[name] && name != "info" && name != "ping" && name != "hello" && !strings.HasPrefix(name, "client|") { // of an idle or one more connection
 				during[name] = n - before[name]
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-rlock/rlock/internal/testing/require"
 	"github.com/go-rlock/rlock/lua"
@@ -70,6 +71,7 @@ func TestPermitsSlotsAreLikeTheirModel(t *testing.T) {
 		case what < 3 && free > 0:
 			n := 1 + random.IntN(min(free, 3))
 			a := s.request(1)
+			a.Lease = time.Hour // none ends by itself
 			a.Wants, a.IDs = []int64{int64(n)}, ids(next, next+n-1)
 			next += n
 			r := s.use(a)
@@ -138,6 +140,7 @@ func TestPermitsAreLikeTheirModel(t *testing.T) {
 	}
 	for range 600 {
 		a := s.request(1 + random.IntN(3))
+		a.Lease = time.Hour // none ends by itself
 		if all := owned(); len(all) > 0 && random.IntN(2) == 0 {
 			random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 			a.Release = all[:1+random.IntN(len(all))]

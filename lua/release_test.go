@@ -138,7 +138,7 @@ func TestPartialReleaseWhenTheLeaseEnds(t *testing.T) {
 						break
 					}
 				}
-				redistest.Eventually(t, slack, func() bool { return len(l.fields()) == 0 }, "the lease has ended")
+				redistest.Eventually(t, 15*time.Second, func() bool { return len(l.fields()) == 0 }, "the lease has ended")
 			}
 		})
 	}
