@@ -86,12 +86,6 @@ func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply
 	} else {
 		result = a.send(ctx, c)
 	}
-	if without, forbidden := noQueue(result); without && a.Queue != "" {
-		a.Queue = ""
-		reply, err := Acquire(ctx, c, a)
-		reply.WithoutQueue, reply.NoQueue = true, forbidden
-		return reply, err
-	}
 	reply, err := refused(result)
 	if err == nil && reply.Status != Held {
 		reply, err = granted(result)
@@ -100,6 +94,12 @@ func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply
 		err = errors.New("unknown reply -1 to a first acquire")
 	}
 	if err != nil {
+		if without, forbidden := noQueue(err); without && a.Queue != "" {
+			a.Queue = ""
+			reply, err = Acquire(ctx, c, a)
+			reply.WithoutQueue, reply.NoQueue = true, forbidden
+			return reply, err
+		}
 		name := "acquire"
 		if a.Ticket != "" {
 			name = "adopt"

@@ -94,11 +94,7 @@ func Said(err *rueidis.RedisError) string {
 // its commands, the key holds something else, memory is short, or the slot is moving. During a move, the other
 // cluster node may have the lock and not the queue. Without the queue the lock works as for clients that do not know
 // queues.
-func noQueue(r rueidis.RedisResult) (without, forbidden bool) {
-	err := r.Error()
-	if err == nil { // the usual case, which must not allocate
-		return false, false
-	}
+func noQueue(err error) (without, forbidden bool) {
 	var said *rueidis.RedisError
 	if !errors.As(err, &said) {
 		return false, false

@@ -80,13 +80,15 @@ type ReleaseReply struct {
 func Release(ctx context.Context, c rueidis.Client, a ReleaseArgs) (ReleaseReply, error) {
 	var memory releaseMemory
 	s, keys, args := a.call(&memory)
-	result := s.run(ctx, c, keys, args...)
-	if without, forbidden := noQueue(result); without && (a.Key != "" || a.Fair.List != "") {
-		reply, err := Release(ctx, c, a.withoutQueue())
-		reply.WithoutQueue, reply.NoQueue = true, forbidden && a.Key != ""
+	reply, err := a.releasedBy(s.run(ctx, c, keys, args...))
+	if err == nil || a.Key == "" && a.Fair.List == "" {
 		return reply, err
 	}
-	return a.releasedBy(result)
+	if without, forbidden := noQueue(err); without {
+		reply, err = Release(ctx, c, a.withoutQueue())
+		reply.WithoutQueue, reply.NoQueue = true, forbidden && a.Key != ""
+	}
+	return reply, err
 }
 
 // withoutQueue returns the same call without a queue.
@@ -113,11 +115,13 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 	if f := &a.Fair; f.List != "" {
 		return fairReleaseScript, []string{a.Name, f.List, f.Times}, append([]string{a.Owner, millis(f.GrantLease)}, f.tail(a.Publish)...)
 	}
-	lease, grant, goes := "0", "", flag(a.Stay)
+	lease, grant, goes := "0", "", ""
 	switch {
 	case a.Count == 0 && !a.Taken.IsZero():
 		lease, goes = a.leftTaken(), "2"
-	case a.Count > 0 || a.Next != "":
+	case a.Next != "":
+		lease, goes = millis(a.Lease), flag(a.Stay)
+	case a.Count > 0:
 		lease = millis(a.Lease)
 	}
 	if a.Key != "" {

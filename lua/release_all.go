@@ -32,7 +32,7 @@ func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []Rele
 		for j, result := range c.DoMulti(ctx, commands...) {
 			i := which[j]
 			results[i].ReleaseReply, results[i].Err = all[i].releasedBy(result)
-			results[i].withoutQueue, _ = noQueue(result)
+			results[i].withoutQueue, _ = noQueue(results[i].Err)
 			if isUnknown(result) {
 				unknown = append(unknown, i)
 			}
