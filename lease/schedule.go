@@ -15,24 +15,12 @@ import (
 // A Lease is kept once: Keep panics on a second call with l. After Close, Keep tracks nothing and returns false; only
 // Until still answers.
 func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, ttl time.Duration) bool {
-	return r.keep(l, k, until, ttl, ttl)
+	return r.KeepShort(l, k, until, ttl, ttl)
 }
 
 // KeepShort is Keep for a lease renewed for ttl but first granted for the time first, which may be shorter: its first
 // renewal is due a third of that after the grant was requested.
 func (r *Renewer) KeepShort(l *Lease, k Keeper, until time.Time, first, ttl time.Duration) bool {
-	return r.keep(l, k, until, first, ttl)
-}
-
-// Limit bounds the trusted time of l, which is not kept yet: it ends at limit, whatever renews it. Once the trusted
-// time reaches the limit, renewals stop.
-func (r *Renewer) Limit(l *Lease, limit time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l.limit = max(r.at(limit), 1) // 0 is none
-}
-
-func (r *Renewer) keep(l *Lease, k Keeper, until time.Time, first, ttl time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.state != idle {
@@ -53,6 +41,14 @@ func (r *Renewer) keep(l *Lease, k Keeper, until time.Time, first, ttl time.Dura
 	r.ends.push(l, l.until)
 	r.wakeBy(l.until)
 	return true
+}
+
+// Limit bounds the trusted time of l, which is not kept yet: it ends at limit, whatever renews it. Once the trusted
+// time reaches the limit, renewals stop.
+func (r *Renewer) Limit(l *Lease, limit time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l.limit = max(r.at(limit), 1) // 0 is none
 }
 
 // Update sets the ttl of l's renewals, see [Renewer.Keep], and moves the trusted time to `until` if that is later

@@ -88,7 +88,7 @@ func (m *Mutex) Name() string {
 // or is Redis's error reply.
 func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return lockTraced(m.client.trace, m.lock, m.lock.Caller(ctx), engine.Lock)
+	return m.lockTraced(m.lock.Caller(ctx), engine.Lock)
 }
 
 // TryLock is Lock with a bound on the waiting, not on the section: after wait it returns [ErrNotAcquired]. If wait is 0 or less, it makes
@@ -97,7 +97,7 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 // Redis gets one second for its first answer, even if wait is shorter, plus [Options].ReplicaTimeout if replicas are asked.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return lockTraced(m.client.trace, m.lock, m.lock.CallerUpTo(ctx, wait), engine.Lock)
+	return m.lockTraced(m.lock.CallerUpTo(ctx, wait), engine.Lock)
 }
 
 func (m *Mutex) lockTraced(who tenure.Caller, lock func(*tenure.Lock, tenure.Caller) (*tenure.Level, error)) (context.Context, UnlockFunc, error) {

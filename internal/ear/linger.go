@@ -119,7 +119,7 @@ func (e *Ear) keepNot(tag uint64) {
 		return
 	}
 	var held *keptTenure
-	if t := e.OpenTenure(tag); t != nil {
+	if t := e.Open.Tenure(tag); t != nil {
 		held = stateOf(t)
 	}
 	if x := e.kept.want(tag, held); x != nil {

@@ -296,20 +296,15 @@ func (l *Attempt) join(onlyFirst bool) (turn bool) {
 func (l *Attempt) enqueues() bool {
 	switch l.Lock.Kind.Queueing {
 	case kinds.PerProcess:
-		return l.joinsProcesses()
-	case kinds.PerWaiter:
-		return l.joinsWaiters()
+		return !l.Once && (l.Tenure.Queued != nil || l.waiter.Listens()) && l.Lock.QueueKey() != "" && l.takePlace(time.Now())
+	case kinds.PerWaiter: // an owner joins once
+		return !l.Once && l.Tenure.Queued == nil && l.waiter.Listens() && l.takePlace(time.Now())
 	case kinds.LeavesMark:
 		return l.leavesMark()
 	case kinds.HeedsMarks: // those that come together enter together
 		return l.Lock.QueueKey() != "" && !l.waiter.Follows()
 	}
 	return false
-}
-
-// joinsProcesses is enqueues for the queue of processes.
-func (l *Attempt) joinsProcesses() bool {
-	return !l.Once && (l.Tenure.Queued != nil || l.waiter.Listens()) && l.Lock.QueueKey() != "" && l.takePlace(time.Now())
 }
 
 // Inherit makes the Lock continue with the owner, and the place in Redis, of another Lock that gives up, so that the process keeps its
@@ -324,11 +319,6 @@ func (l *Attempt) Inherit(from any) bool {
 	}
 	l.Tenure.Lock = l.Lock
 	return true
-}
-
-// joinsWaiters is enqueues for the queue of all waiters, which an owner joins once.
-func (l *Attempt) joinsWaiters() bool {
-	return !l.Once && l.Tenure.Queued == nil && l.waiter.Listens() && l.takePlace(time.Now())
 }
 
 // leavesMark is enqueues for a writer, whose mark readers heed.

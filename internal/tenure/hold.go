@@ -163,7 +163,7 @@ func (t *Tenure) Admitted(
 	if m.MinHold > 0 {
 		t.Stays = &Stay{Until: time.Now().Add(m.MinHold)}
 	}
-	t.JoinOpen()
+	c.Open.add(t)
 	if a.Path == Passed {
 		return o
 	}

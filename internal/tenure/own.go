@@ -31,12 +31,7 @@ type readers struct {
 	asking bool      // a reader is asking Redis, to lead after them
 }
 
-// JoinOpen makes the tenure known to waiters of its process; LeaveOpen ends that.
-func (t *Tenure) JoinOpen() { t.Lock.Client.Open.add(t) }
-
-// LeaveOpen ends JoinOpen.
-func (t *Tenure) LeaveOpen() { t.Lock.Client.Open.remove(t.Tag, t.Lock.Key) }
-
+// add makes a tenure known to waiters of its process; LeaveOpen ends that.
 func (i *OpenTenures) add(t *Tenure) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -47,13 +42,15 @@ func (i *OpenTenures) add(t *Tenure) {
 	i.most = max(i.most, len(i.of))
 }
 
-func (i *OpenTenures) remove(tag uint64, key string) {
+// LeaveOpen takes the tenure out of the open ones.
+func (t *Tenure) LeaveOpen() {
+	i, key := &t.Lock.Client.Open, t.Lock.Key
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if r := i.readers[key]; r != nil && r.tenure == i.of[tag] {
+	if r := i.readers[key]; r != nil && r.tenure == i.of[t.Tag] {
 		delete(i.readers, key)
 	}
-	delete(i.of, tag)
+	delete(i.of, t.Tag)
 	if len(i.of) == 0 && i.most > 1000 { // maps never shrink
 		i.of, i.readers, i.most = nil, nil, 0
 	}
@@ -73,20 +70,15 @@ func (i *OpenTenures) Reads(key string) bool {
 
 // Given returns the contexts given to the Locks of the tenure with that tag.
 func (i *OpenTenures) Given(tag uint64) []context.Context {
-	t := i.tenure(tag)
+	t := i.Tenure(tag)
 	if t == nil {
 		return nil
 	}
 	return t.givenTo()
 }
 
-// OpenTenure returns the tenure with that tag; nil: it has no open level here.
-func (c *Client) OpenTenure(tag uint64) *Tenure {
-	return c.Open.tenure(tag)
-}
-
-// tenure returns the tenure with that tag; nil: it has no open level.
-func (i *OpenTenures) tenure(tag uint64) *Tenure {
+// Tenure returns the tenure with that tag; nil: it has no open level here.
+func (i *OpenTenures) Tenure(tag uint64) *Tenure {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.of[tag]
