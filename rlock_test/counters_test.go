@@ -100,10 +100,8 @@ func TestCountersCountOnce(t *testing.T) {
 		}
 		for name, row := range counterCalls {
 			redistest.RunVirtual(t, string(action)+"/"+name, func(t *testing.T) {
-				b := newFixture(t)
+				c, proxy, b := behindProxy(t, quickTimeout)
 				b.counter(t, row.before)
-				proxy := redistest.StartProxy(t, redistest.Shared(t))
-				c := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout))
 				lose(proxy)
 				require.NoError(t, within(t, async(func() error { return row.call(context.Background(), c, b.name) }), testTimeout))
 				b.requireCounter(t, row.after)
@@ -111,10 +109,8 @@ func TestCountersCountOnce(t *testing.T) {
 		}
 		for _, n := range []int{1, 3} {
 			redistest.RunVirtual(t, fmt.Sprintf("%s/Permit.Release/%d", action, n), func(t *testing.T) {
-				b := newFixture(t)
+				c, proxy, b := behindProxy(t, quickTimeout, rlock.Options{UnlockTimeout: time.Minute})
 				b.counter(t, 5)
-				proxy := redistest.StartProxy(t, redistest.Shared(t))
-				c := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout), rlock.Options{UnlockTimeout: time.Minute})
 				lose(proxy)
 				held := acquire(t, c.PermitSemaphore(b.name, rlock.WithLease(time.Minute)), n)
 				requirePermits(t, b.PermitSemaphore(b.name), 5-int64(n), int64(n))
@@ -131,19 +127,15 @@ func TestCountersWhoseCallersLeave(t *testing.T) {
 	for _, where := range []string{"request", "reply"} {
 		for name, row := range counterCalls {
 			redistest.RunVirtual(t, where+"/"+name, func(t *testing.T) {
-				b := newFixture(t)
+				c, proxy, b := behindProxy(t, anyWay)
 				b.counter(t, row.before)
-				proxy := redistest.StartProxy(t, redistest.Shared(t))
-				c := newClient(t, redistest.Dial(t, proxy.Addr()))
 				leavesDuring(t, proxy, where, func(ctx context.Context) error { return row.call(ctx, c, b.name) })
 				b.requireCounter(t, row.left)
 			})
 		}
 		redistest.RunVirtual(t, where+"/Permit.Release", func(t *testing.T) {
-			b := newFixture(t)
+			c, proxy, b := behindProxy(t, anyWay, rlock.Options{UnlockTimeout: 200 * time.Millisecond})
 			b.counter(t, 5)
-			proxy := redistest.StartProxy(t, redistest.Shared(t))
-			c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{UnlockTimeout: 200 * time.Millisecond})
 			held := acquire(t, c.PermitSemaphore(b.name), 2)
 			noCalls(t)
 			holdScript(proxy, where)

@@ -2,14 +2,11 @@ package rlock_test
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
@@ -34,11 +31,10 @@ func (b fixture) loadLatchScripts(t testing.TB) {
 // A late copy of a call does nothing, even if the latch has been set anew.
 func TestLatchCopiesComeLate(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+		c, proxy, b := behindProxy(t, anyWay)
 		b.loadLatchScripts(t)
 		watch := b.CountDownLatch(b.name)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		l := newClient(t, redistest.Dial(t, proxy.Addr())).CountDownLatch(b.name)
+		l := c.CountDownLatch(b.name)
 		for name, call := range map[string]func() error{
 			"set":    func() error { _, err := l.TrySetCount(context.Background(), 3); return err },
 			"down":   func() error { return l.CountDown(context.Background()) },
@@ -67,9 +63,7 @@ func TestLatchCopiesComeLate(t *testing.T) {
 // While Redis is down each call returns ErrUnreachable. The CountDowns that failed still count once Redis is back.
 func TestLatchOutage(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		c := newClient(t, redistest.Dial(t, proxy.Addr()))
+		c, proxy, b := behindProxy(t, anyWay)
 		watch, l := b.CountDownLatch(b.name), c.CountDownLatch(b.name)
 		b.set(t, watch, 5)
 		requireCount(t, l, 5)
@@ -114,10 +108,8 @@ func TestLatchOutage(t *testing.T) {
 // A CountDown that Redis refuses is repeated for a minute. Meanwhile others open the latch, and those who wait for it here see that.
 func TestLatchOpensDuringAnOutageOfChanges(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+		c, proxy, b := behindProxy(t, anyWay)
 		b.loadLatchScripts(t)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		c := newClient(t, redistest.Dial(t, proxy.Addr()))
 		watch, l := b.CountDownLatch(b.name), c.CountDownLatch(b.name)
 		b.set(t, watch, 1)
 		var refused atomic.Int32
@@ -139,51 +131,4 @@ func TestLatchOpensDuringAnOutageOfChanges(t *testing.T) {
 		before := refused.Load()
 		redistest.Eventually(t, testTimeout, func() bool { return refused.Load() > before }, "it is repeated all the while")
 	})
-}
-
-// A thousand names, waits that are cancelled and calls that are left: nothing stays but records that expire.
-func latchesLeaveNothing(t *testing.T) {
-	t.Helper()
-	const names = 1_000
-	s := redistest.Start(t)
-	rdb := s.Client(t)
-	c := newClient(t, rdb)
-	requireNoGoroutines(t, rdb, names, func(i int) {
-		l := c.CountDownLatch(fmt.Sprintf("latch:%d", i))
-		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i%20)*time.Millisecond)
-		defer cancel()
-		_, err := l.TrySetCount(context.Background(), 2)
-		assert.NoError(t, err)
-		waits := async(func() error { return l.Await(ctx) })
-		if err := l.CountDown(ctx); err != nil {
-			assert.ErrorIs(t, err, ctx.Err())
-		}
-		if i%2 == 0 {
-			_, err = l.Delete(context.Background())
-		} else {
-			_ = l.CountDown(context.Background())
-			_, err = l.Delete(context.Background())
-		}
-		assert.NoError(t, err)
-		if err := <-waits; err != nil {
-			assert.ErrorIs(t, err, rlock.ErrNotAcquired)
-		}
-	})
-	channels := answer(rdb.Do(context.Background(), rdb.B().PubsubChannels().Build()).AsStrSlice()).ok(t)
-	require.Empty(t, channels)
-	keys := answer(rdb.Do(context.Background(), rdb.B().Keys().Pattern("*").Build()).AsStrSlice()).ok(t)
-	for _, key := range keys {
-		require.True(t, strings.HasPrefix(key, "rlock_latch:{"), key)
-	}
-	for _, r := range rdb.DoMulti(context.Background(), pttls(rdb, keys)...) {
-		ttl := answer(r.AsInt64()).ok(t)
-		require.NotEqualValues(t, -1, ttl, "it ends by itself; -2: since the look")
-	}
-}
-
-func pttls(rdb rueidis.Client, keys []string) (all rueidis.Commands) {
-	for _, key := range keys {
-		all = append(all, rdb.B().Pttl().Key(key).Build())
-	}
-	return all
 }

@@ -21,12 +21,9 @@ type leavingCallers struct {
 
 func newLeavingCallers(t *testing.T, way func(*rueidis.ClientOption)) *leavingCallers {
 	t.Helper()
-	s := redistest.Start(t)
-	h := &leavingCallers{proxy: redistest.StartProxy(t, s.Addr())}
-	h.rdb, h.name = s.Client(t), redistest.Name(t)
-	h.Client = newClient(t, redistest.Dial(t, h.proxy.Addr(), way))
-	loadScripts(t, h.Client)
-	return h
+	c, proxy, past := behindProxy(t, way)
+	past.Client = c
+	return &leavingCallers{past, proxy}
 }
 
 // inBothWays runs a test in the virtual world, with both ways in which rueidis sends a command.

@@ -177,11 +177,9 @@ func TestPermitWaitersHearOfAShorterLease(t *testing.T) {
 // Redis for longer, so that its remaining time shows when the lease began.
 func TestPermitLeaseCountsFromTheFirstCall(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+		c, proxy, b := behindProxy(t, quickTimeout)
 		watch := b.PermitSemaphore(b.name)
 		setPermits(t, watch, 1)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		c := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout))
 		const grace = time.Minute
 		s := c.PermitSemaphore(b.name, rlock.WithLease(5*time.Second), rlock.WithGrace(grace))
 		proxy.OnReply(nthScript(1, redistest.Drop))

@@ -3,12 +3,9 @@ package rlock_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
@@ -71,56 +68,6 @@ func TestPermitsBeyondAll(t *testing.T) {
 		}
 		requirePermits(t, s, 0, 1100)
 	})
-}
-
-// A waiting process sends nothing, however many of its goroutines wait. When the holders are gone, nothing is left, here or in Redis.
-func permitsLeaveNothing(t *testing.T) {
-	t.Helper()
-	const n = 500
-	server := redistest.Start(t)
-	rdb := server.Client(t)
-	c := newClient(t, rdb)
-	s := c.PermitSemaphore("waited")
-	setPermits(t, s, 0)
-	var waits sync.WaitGroup
-	for range n {
-		waits.Go(func() {
-			assert.NoError(t, s.Do(context.Background(), func(context.Context, *rlock.Permit) error { return nil }))
-		})
-	}
-	redistest.Settle(t)
-	fixture{rdb: rdb}.awaitLine(t, s.Name(), 1)
-	first := redistest.Commands(t, rdb)
-	sleep(time.Second)
-	after := redistest.Commands(t, rdb)
-	require.Equal(t, first["evalsha"], after["evalsha"], "waiters send nothing")
-	require.Equal(t, int64(1), after["subscribe"])
-	require.NoError(t, s.SetPermits(context.Background(), 10))
-	waits.Wait()
-	t.Logf("%d sections with 10 permits: %d EVALSHA", n, redistest.Commands(t, rdb)["evalsha"]-after["evalsha"])
-	requirePermits(t, s, 10, 0)
-
-	requireNoGoroutines(t, rdb, n, func(i int) {
-		s := c.PermitSemaphore(fmt.Sprintf("permit:%d", i))
-		_, err := s.TrySetPermits(context.Background(), int64(i%2))
-		assert.NoError(t, err)
-		ctx, cancel := context.WithTimeout(context.Background(), rand.N(20*time.Millisecond))
-		defer cancel()
-		if _, p, err := s.Acquire(ctx); err == nil {
-			assert.NoError(t, p.Release())
-		} else {
-			assert.ErrorIs(t, err, rlock.ErrNotAcquired)
-		}
-	})
-	for i := range n {
-		answer(c.PermitSemaphore(fmt.Sprintf("permit:%d", i)).Available(context.Background())).is(t, int64(i%2))
-	}
-	for pattern, want := range map[string]int{"*:timeout": 0, "rlock_sem_slots:*": 0, "rlock_sem_queue:*": 0} {
-		keys := answer(rdb.Do(context.Background(), rdb.B().Keys().Pattern(pattern).Build()).AsStrSlice()).ok(t)
-		require.Len(t, keys, want, pattern)
-	}
-	require.Zero(t, c.Stats().Holds)
-	require.Zero(t, c.Stats().Waiting)
 }
 
 func TestPermitsOnACluster(t *testing.T) {
@@ -189,11 +136,10 @@ func TestPermitsOnACluster(t *testing.T) {
 // taken any.
 func TestPermitsOutage(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+		c, proxy, b := behindProxy(t, anyWay)
 		watch := b.PermitSemaphore(b.name)
 		setPermits(t, watch, 2)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		s := newClient(t, redistest.Dial(t, proxy.Addr())).PermitSemaphore(b.name)
+		s := c.PermitSemaphore(b.name)
 		held := acquire(t, s, 2)
 		waits, _ := b.permitAsync(t, s, 1)
 		proxy.Refuse(true)

@@ -41,11 +41,10 @@ func TestSemaphoreSectionsAtClose(t *testing.T) {
 // The permits of a section go back even if Redis refuses that at first: nobody could give them back in its place.
 func TestSemaphoreSectionIsRefused(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+		c, proxy, b := behindProxy(t, anyWay)
 		watch := b.Semaphore(b.name)
 		permits(t, watch, 2)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		s := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
+		s := c.Semaphore(b.name)
 		proxy.OnRequest(nthScript(2, redistest.Fail("NOREPLICAS Not enough good replicas to write.")))
 		err := s.Do(context.Background(), 1, nothing)
 		require.ErrorIs(t, err, rlock.ErrPending)
@@ -175,10 +174,8 @@ func TestSemaphoreChangesEndWithClose(t *testing.T) {
 // Close ends the wait of a process in line, and its goroutines, though Redis does not answer the call that leaves the line.
 func TestSemaphoreWaitEndsWithClose(t *testing.T) {
 	redistest.OnlyVirtual(t, "goroutines that are left fail it", func(t *testing.T) {
-		b := newFixture(t)
+		c, proxy, b := behindProxy(t, anyWay)
 		permits(t, b.Semaphore(b.name), 0)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		c := newClient(t, redistest.Dial(t, proxy.Addr()))
 		waits := async(func() error { return c.Semaphore(b.name).Acquire(context.Background(), 1) })
 		b.awaitLine(t, b.name, 1)
 		proxy.BlackHole(true)
@@ -261,10 +258,8 @@ func TestSemaphoreDelete(t *testing.T) {
 // A TrySetCount whose caller has left is not undone: others may have counted down since.
 func TestLatchStaysSet(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+		c, proxy, b := behindProxy(t, anyWay)
 		b.loadLatchScripts(t)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		c := newClient(t, redistest.Dial(t, proxy.Addr()))
 		proxy.OnReply(nthScript(1, redistest.Hold))
 		short, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 		defer cancel()
@@ -340,9 +335,7 @@ func TestCountersAreLeftBehind(t *testing.T) {
 		"await": func(ctx context.Context, c *rlock.Client, name string) { _ = c.CountDownLatch(name).Await(ctx) },
 	} {
 		redistest.RunVirtual(t, kind, func(t *testing.T) {
-			b := newFixture(t)
-			proxy := redistest.StartProxy(t, redistest.Shared(t))
-			c := newClient(t, redistest.Dial(t, proxy.Addr()))
+			c, proxy, b := behindProxy(t, anyWay)
 			require.Error(t, c.Semaphore(b.name).TryAcquire(context.Background(), 1, 0)) // connects
 			sent := make(map[string]bool)
 			var mu sync.Mutex

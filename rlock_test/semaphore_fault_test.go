@@ -30,11 +30,10 @@ func (b fixture) semaphorePlaces(t testing.TB) (wants []string) {
 // A refused TryAcquire with zero wait, beside a waiter of its process, is not part of the process's place in the queue.
 func TestSemaphoreTriesHaveNoPlace(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+		c, proxy, b := behindProxy(t, anyWay)
 		watch := b.Semaphore(b.name)
 		permits(t, watch, 1)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		s := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
+		s := c.Semaphore(b.name)
 		first := b.acquireAsync(t, s, 2, 1)
 		require.NoError(t, watch.Release(context.Background(), 1))
 		require.NoError(t, within(t, first, testTimeout)) // so that the subscription stays open for a moment
@@ -62,11 +61,10 @@ func TestSemaphoreTriesHaveNoPlace(t *testing.T) {
 // If Redis refuses a call, waiters that were not part of it ask for the permits that are free.
 func TestSemaphoreRefusedCallIsNotForAll(t *testing.T) {
 	redistest.OnlyVirtual(t, "that all have arrived can be seen only there", func(t *testing.T) {
-		b := newFixture(t)
+		c, proxy, b := behindProxy(t, anyWay)
 		watch := b.Semaphore(b.name)
 		permits(t, watch, 9)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		s := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
+		s := c.Semaphore(b.name)
 		large := b.acquireAsync(t, s, 100, 1)
 		redistest.Eventually(t, testTimeout, func() bool { return len(b.semaphorePlaces(t)) == 1 }, "the process is queued")
 
@@ -200,11 +198,9 @@ func TestSemaphoreFlushed(t *testing.T) {
 // While Redis is down each call ends with an error for the outage. When Redis is back, the releases have arrived and nothing was taken.
 func TestSemaphoreOutage(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+		c, proxy, b := behindProxy(t, anyWay)
 		watch := b.Semaphore(b.name)
 		permits(t, watch, 2)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		c := newClient(t, redistest.Dial(t, proxy.Addr()))
 		s := c.Semaphore(b.name)
 		require.NoError(t, s.Acquire(context.Background(), 2))
 		waits := b.acquireAsync(t, s, 5, 1)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -178,38 +176,6 @@ func TestSemaphoreSections(t *testing.T) {
 	})
 }
 
-// Of a thousand names, half are waited for in vain: nothing stays but the counters, and records that expire.
-func semaphoresLeaveNothing(t *testing.T) {
-	t.Helper()
-	const names = 1_000
-	server := redistest.Start(t)
-	rdb := server.Client(t)
-	c := newClient(t, rdb)
-	requireNoGoroutines(t, rdb, names, func(i int) {
-		s := c.Semaphore(fmt.Sprintf("semaphore:%d", i))
-		_, err := s.TrySetPermits(context.Background(), int64(i%2))
-		assert.NoError(t, err)
-		ctx, cancel := context.WithTimeout(context.Background(), rand.N(20*time.Millisecond))
-		defer cancel()
-		if err := s.Acquire(ctx, 1); err == nil {
-			assert.NoError(t, s.Release(context.Background(), 1))
-		} else {
-			assert.ErrorIs(t, err, rlock.ErrNotAcquired)
-		}
-	})
-	for i := range names {
-		answer(c.Semaphore(fmt.Sprintf("semaphore:%d", i)).Available(context.Background())).is(t, int64(i%2))
-	}
-	channels := answer(rdb.Do(context.Background(), rdb.B().PubsubChannels().Build()).AsStrSlice()).ok(t)
-	require.Empty(t, channels)
-	keys := answer(rdb.Do(context.Background(), rdb.B().Keys().Pattern("rlock_*").Build()).AsStrSlice()).ok(t)
-	for i, r := range rdb.DoMulti(context.Background(), pttls(rdb, keys)...) {
-		ttl := answer(r.AsInt64()).ok(t)
-		require.NotEqualValues(t, -1, ttl, "it ends by itself; -2: since the look")
-		require.True(t, strings.HasPrefix(keys[i], "rlock_sem_requests:{"), keys[i])
-	}
-}
-
 // When permits come back, by whatever means and in whichever process, exactly the waiters with enough permits wake.
 func TestSemaphoreWakes(t *testing.T) {
 	for how, open := range map[string]func(t *testing.T, b fixture, s *rlock.Semaphore){
@@ -303,31 +269,38 @@ func TestSemaphoreDoesNotStarveLargeRequests(t *testing.T) {
 
 // A waiting process sends nothing, and 1,000 goroutines share one subscription.
 func TestSemaphoreOfThousands(t *testing.T) {
-	redistest.OnlyVirtual(t, "that all wait can be seen only there", func(t *testing.T) {
-		server := redistest.Start(t)
-		b := fixture{rdb: server.Client(t), name: redistest.Name(t)}
-		b.Client = newClient(t, server.Client(t))
-		const n = 1000
-		s := b.Semaphore(b.name)
-		permits(t, s, 0)
-		commands := func() map[string]int64 { return redistest.Commands(t, b.rdb) }
-		var waits sync.WaitGroup
-		for range n {
-			waits.Go(func() { assert.NoError(t, s.Acquire(context.Background(), 1)) })
-		}
-		redistest.Settle(t)
-		require.Equal(t, 32, b.wants(t), "the waiters of one call are queued")
-		before := commands()
-		sleep(10 * time.Second)
-		after := commands()
-		require.Equal(t, before["evalsha"], after["evalsha"], "waiters send nothing")
-		require.Equal(t, int64(1), after["subscribe"])
-		t.Logf("1,000 waiters: %d EVALSHA", after["evalsha"])
-		require.NoError(t, s.Release(context.Background(), n))
-		waits.Wait()
-		t.Logf("1,000 wake-ups: %d EVALSHA", commands()["evalsha"]-after["evalsha"])
-		requireFree(t, s, 0)
-	})
+	for kind, of := range permitLockers {
+		t.Run(kind, func(t *testing.T) {
+			redistest.OnlyVirtual(t, "that all wait can be seen only there", func(t *testing.T) {
+				server := redistest.Start(t)
+				b := fixture{rdb: server.Client(t), name: redistest.Name(t)}
+				b.Client = newClient(t, server.Client(t))
+				const n = 1000
+				s, l := b.Semaphore(b.name), of(b.Client, b.name)
+				permits(t, s, 0)
+				commands := func() map[string]int64 { return redistest.Commands(t, b.rdb) }
+				var waits sync.WaitGroup
+				for range n {
+					waits.Go(func() { assert.NoError(t, second(rlock.Acquire(context.Background(), l))) })
+				}
+				redistest.Settle(t)
+				b.awaitLine(t, b.name, 1)
+				if kind == "semaphore" {
+					require.Equal(t, 32, b.wants(t), "the waiters of one call are queued")
+				}
+				before := commands()
+				sleep(10 * time.Second)
+				after := commands()
+				require.Equal(t, before["evalsha"], after["evalsha"], "waiters send nothing")
+				require.Equal(t, int64(1), after["subscribe"])
+				t.Logf("1,000 waiters: %d EVALSHA", after["evalsha"])
+				require.NoError(t, s.Release(context.Background(), n))
+				waits.Wait()
+				t.Logf("1,000 wake-ups: %d EVALSHA", commands()["evalsha"]-after["evalsha"])
+				requireFree(t, s, 0)
+			})
+		})
+	}
 }
 
 // If Redis loses the queue, because it evicts it or somebody deletes it, waiters hear of the next release.
@@ -375,11 +348,10 @@ func TestSemaphoreQueueIsLost(t *testing.T) {
 // A stopped process, here one whose messages get lost, costs the others one grant lease, even if it wants more permits than there are.
 func TestSemaphoreStoppedProcess(t *testing.T) {
 	redistest.OnlyVirtual(t, "it needs exact times", func(t *testing.T) {
-		b := newFixture(t)
+		c, proxy, b := behindProxy(t, anyWay)
 		s := b.Semaphore(b.name)
 		permits(t, s, 1)
-		proxy := redistest.StartProxy(t, redistest.Shared(t))
-		large := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
+		large := c.Semaphore(b.name)
 		stopped := async(func() error { return large.Acquire(context.Background(), 2) })
 		b.awaitLine(t, b.name, 1)
 		proxy.BlackHole(true)

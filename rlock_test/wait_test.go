@@ -2,7 +2,6 @@ package rlock_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -34,32 +33,6 @@ func TestUnlockBeforeTheSubscriptionStands(t *testing.T) {
 		requireTook(t, 0, began, got.at)
 		require.NoError(t, got.unlock())
 	})
-}
-
-// G5: whenever a wait is cancelled, nothing is left of it. The bubble waits for its goroutines.
-func cancelledWaitsLeaveNothing(t *testing.T) {
-	t.Helper()
-	const names = 1_000
-	b := newFixture(t)
-	name := func(i int) string { return fmt.Sprintf("cancelled:%d", i) }
-	for i := 0; i < names; i += 2 {
-		require.NoError(t, b.do(t, "HSET", name(i), foreignOwner, "1").Error())
-	}
-	requireNoGoroutines(t, b.rdb, names, func(i int) {
-		ctx, cancel := context.WithTimeout(context.Background(), rand.N(20*time.Millisecond))
-		defer cancel()
-		if _, unlock, err := b.Mutex(name(i)).Lock(ctx); err == nil {
-			assert.NoError(t, unlock())
-		}
-	})
-	for i := 0; i < names; i += 2 {
-		require.NoError(t, b.do(t, "DEL", name(i)).Error())
-	}
-	redistest.Eventually(t, testTimeout, func() bool {
-		keys, err := b.do(t, "KEYS", "*").AsStrSlice()
-		channels, err2 := b.do(t, "PUBSUB", "CHANNELS").AsStrSlice()
-		return err == nil && err2 == nil && len(keys)+len(channels) == 0
-	}, "no keys, no channels")
 }
 
 // A waiter cancelled at the moment of its wake-up passes the wake-up on.

@@ -84,21 +84,6 @@ func TestRedisComesBackDuringLock(t *testing.T) {
 	})
 }
 
-func TestRedisDownInTheSection(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		const watchdog = 900 * time.Millisecond
-		c := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: watchdog})
-		ctx, unlock := enter(t, context.Background(), c.Mutex("section"))
-		s.Kill()
-		killed := time.Now() // the last renewal was sent before
-		<-ctx.Done()
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-		requireTookAtMost(t, watchdog, killed, time.Now()) // the end of the last renewal's lease
-		require.ErrorIs(t, unlock(), rlock.ErrLost)
-	})
-}
-
 func TestRedisDownAtUnlock(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		s := redistest.Start(t)
