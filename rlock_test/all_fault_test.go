@@ -131,8 +131,7 @@ func TestAllWithReplicas(t *testing.T) {
 // WithMinHold keeps a lock taken after its section ends. It does not apply to a lock that All gives back because it has to wait for
 // another one.
 func TestAllGivesBackWithoutMinHold(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		other := newClient(t, b.rdb)
 		names := numbered(b.name, 2)
 		m := rlock.All(b.Mutex(names[0], rlock.WithMinHold(time.Hour)), b.Mutex(names[1]))
@@ -370,8 +369,7 @@ func (c *changesPlaces) TryLock(ctx context.Context, wait time.Duration) (contex
 func TestAllClimbsWithinItsShortestLease(t *testing.T) {
 	const lease = 300 * time.Millisecond
 	for name, option := range map[string]rlock.Option{"lease": rlock.WithLease(lease), "longest hold": rlock.WithMaxHold(lease)} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, name, func(t *testing.T, b fixture) {
 			places := &changesPlaces{
 				fakeLocker: &fakeLocker{name: b.name + ":b"}, other: newClient(t, b.rdb).Mutex(b.name + ":a"), climbs: 4, // 50, 100, 200 ms, 400 ms
 			}
@@ -385,8 +383,7 @@ func TestAllClimbsWithinItsShortestLease(t *testing.T) {
 
 // If All loses a lock while it climbs, for example to a forced unlock, the caller sees no error: All starts over.
 func TestAllLosesALockWhileItClimbs(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		name := b.name + ":a"
 		places := &changesPlaces{fakeLocker: &fakeLocker{name: b.name + ":b"}, other: newClient(t, b.rdb).Mutex(name), climbs: 1}
 		forced := forcedOpen{places, b.Mutex(name)}

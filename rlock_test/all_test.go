@@ -85,8 +85,7 @@ func (b fixture) clear(t *testing.T) {
 // All keeps out callers that want one of its locks, and the holder of one lock keeps out All. The error names the lock and its
 // holder, and a refused call leaves no key.
 func TestAllAndSingleHoldersExcludeEachOther(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		other := newClient(t, b.rdb)
 		names := numbered(b.name, 3)
 		m := rlock.All(mutexes(b.Client, names...)...)
@@ -180,8 +179,7 @@ func TestAllLosesOne(t *testing.T) {
 // A handle that is given twice counts once. Other handles of the same lock re-enter it, as does any lock that the ctx already
 // holds. A MultiMutex stands for its members.
 func TestAllReenters(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		names := numbered(b.name, 4)
 		first := b.Mutex(names[0])
 		inner := rlock.All(first, b.Mutex(names[1]))
@@ -219,8 +217,7 @@ func TestAllReenters(t *testing.T) {
 
 // Each fenced lock in an All has a token from its own counter; a plain lock has none.
 func TestAllFenced(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		x, y := b.FencedMutex(b.name+":x"), b.FencedMutex(b.name+":y")
 		m := rlock.All(y, b.Mutex(b.name+":plain"), x)
 		lockAndUnlock(t, x)
@@ -323,8 +320,7 @@ func TestAllInOneOrder(t *testing.T) {
 // Clients of one Redis share the lock of a name, so an All cannot hold it through both of them. The call fails instead of trying again and
 // again.
 func TestAllWaitsForItself(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		other := newClient(t, b.rdb)
 		for _, m := range []*rlock.MultiMutex{
 			rlock.All(b.Mutex(b.name), other.Mutex(b.name)),
@@ -342,8 +338,7 @@ func TestAllWaitsForItself(t *testing.T) {
 
 // Members may be of any type, and are locked in the fixed order. A member's error is returned, and then no lock is kept.
 func TestAllOfOtherLockers(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		f := &fakeLocker{name: b.name + ":b"}
 		m := rlock.All(b.Mutex(b.name+":c"), f, b.Mutex(b.name+":a"), f)
 		require.Equal(t, "All("+b.name+":a, "+b.name+":b, "+b.name+":c)", m.Name())
@@ -402,8 +397,7 @@ func (r refusedAtTheEnd) TryLock(ctx context.Context, wait time.Duration) (conte
 
 // The error names the cancellation and the lock's holder, whenever ctx ended.
 func TestAllCancelledBetweenTwoAttempts(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		hold := locked(t, b.Mutex(b.name))
 		ctx, cancel := context.WithCancel(context.Background())
 		_, _, err := rlock.All(refusedAtTheEnd{newClient(t, b.rdb).Mutex(b.name), cancel}).Lock(ctx)
@@ -417,8 +411,7 @@ func TestAllCancelledBetweenTwoAttempts(t *testing.T) {
 
 // Each call returns a one-line error that names the member that cannot be locked.
 func TestAllOfNothing(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		good := b.Mutex(b.name)
 		rw := b.RWMutex(b.name)
 		all := fmt.Sprintf("rlock: %q: ", "All("+b.name+", nil, x)")
@@ -457,8 +450,7 @@ func TestAllOfNothing(t *testing.T) {
 
 // A key with other data is an error that names its lock. The other locks are released.
 func TestAllWithABadMember(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		names := numbered(b.name, 3)
 		m := rlock.All(mutexes(b.Client, names...)...)
 		for want, cmd := range map[string][]string{

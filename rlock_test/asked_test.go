@@ -71,8 +71,7 @@ func (b fixture) awaitQueued(t testing.TB, name string) {
 
 // A writer that waits for readers of several processes asks all of them, also those that have joined another one.
 func TestAskedOfReaders(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		clients := []*rlock.Client{b.Client, newClient(t, b.rdb), newClient(t, b.rdb)}
 		var readers []lockResult
 		for _, c := range clients {
@@ -138,8 +137,7 @@ func TestAskedByAnUpgrade(t *testing.T) {
 
 // A section that holds several locks, one with a fixed lease, is asked as soon as a waiter wants any of them, at each of its levels.
 func TestAskedForOneOfSeveral(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		other := newClient(t, b.rdb)
 		all := rlock.All(
 			b.Mutex(b.name+":1", rlock.WithAsked()), b.FairMutex(b.name+":2", rlock.WithAsked()),
@@ -186,8 +184,7 @@ func TestAskedAfter(t *testing.T) {
 			return rlock.Quorum(c.Mutex("x", after), second.Mutex("x:2", after), third.Mutex("x:3", after))
 		},
 	} {
-		redistest.RunVirtual(t, kind, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, kind, func(t *testing.T, b fixture) {
 			side := func() rlock.Locker {
 				return lock(newClient(t, b.rdb), newClient(t, b.rdb), newClient(t, b.rdb))
 			}
@@ -240,8 +237,7 @@ func TestAskedAfter(t *testing.T) {
 
 // A waiter that gives up leaves its place in the queue to one like it. One with WithAsked takes a place of its own, and can be asked.
 func TestAskedInheritsNoPlace(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		hold := locked(t, newClient(t, b.rdb).Mutex(b.name))
 		first := lockAsync(t, b.Mutex(b.name))
 		b.awaitQueued(t, b.name)
@@ -259,8 +255,7 @@ func TestAskedInheritsNoPlace(t *testing.T) {
 
 // Either all members of a quorum can be asked, or none. Permits cannot be asked for.
 func TestAskedNeedsItsLock(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		two, three := newClient(t, b.rdb), newClient(t, b.rdb)
 		_, _, err := rlock.Quorum(b.Mutex("q1", rlock.WithAsked()), two.Mutex("q2"), three.Mutex("q3")).Lock(t.Context())
 		require.ErrorContains(t, err, "give it to all members")

@@ -170,8 +170,7 @@ func TestRedisClientIsClosedFirst(t *testing.T) {
 
 // After Close every call fails with ErrClosed, and a second Close does nothing.
 func TestUseAfterClose(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx, m := context.Background(), b.Mutex(b.name)
 		b.Close()
 		b.Close()
@@ -277,8 +276,7 @@ func TestShutdownEndsWaits(t *testing.T) {
 // The section of a read/write lock can finish during Shutdown: it can read as the writer, downgrade, and upgrade, even
 // if that has to wait for another reader. A Lock that competes is refused, even inside the section.
 func TestShutdownLetsASectionFinish(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		other := newClient(t, b.rdb)
 		rw := b.RWMutex(b.name)
 		_, leave := enter(t, context.Background(), other.RWMutex(b.name).Read())
@@ -324,8 +322,7 @@ func TestShutdownLetsASectionFinish(t *testing.T) {
 
 // An Upgrade still waiting when Shutdown's time is over fails with an error for it.
 func TestShutdownTellsAnUpgradeThatWaits(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		_, leave := enter(t, context.Background(), newClient(t, b.rdb).RWMutex(b.name).Read())
 		u := b.RWMutex(b.name).Upgradeable()
 		reader, unlock := enter(t, context.Background(), u)
@@ -346,8 +343,7 @@ func TestShutdownTellsAnUpgradeThatWaits(t *testing.T) {
 
 // While its sections run, a Client in Shutdown keeps no subscription without a waiter.
 func TestShutdownEndsIdleSubscriptions(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		_, around := enter(t, context.Background(), b.Mutex(b.name+":around"))
 		_, unlock := enter(t, context.Background(), newClient(t, b.rdb).Mutex(b.name))
 		_, lingers := enter(t, context.Background(), newClient(t, b.rdb).Mutex(b.name+":lingers"))
@@ -407,8 +403,7 @@ func TestShutdownMeetsAGrant(t *testing.T) {
 
 // Shutdown of a Client without holds equals Close; it can be called again, and during Close.
 func TestShutdownOfAnIdleClient(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		require.NoError(t, b.Shutdown(context.Background()))
 		require.NoError(t, b.Shutdown(context.Background()))
 		c := newClient(t, b.rdb)

@@ -14,8 +14,7 @@ import (
 // A process keeps a lock after its unlock (WithLinger) and does not know yet that its key was deleted. If it then adopts a ticket
 // for the same lock, the adopted hold replaces the lost one.
 func TestKeptTwice(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		const d = 2 * time.Second
 		m := b.Mutex(b.name, rlock.WithLinger(d))
 		keep(t, b.Client, m)
@@ -38,8 +37,7 @@ func TestKeptTwice(t *testing.T) {
 
 // Goroutines that wait while a lock is exported do not know the hold that adopts the ticket. That hold looks for them.
 func TestAskedAfterAnAdopt(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		lockAndUnlock(t, b.Mutex(b.name+":ear", rlock.WithAsked()))
 		b.earsOf(t, b.Client)
 		ticket := takenAlong(t, b.Mutex(b.name))
@@ -58,8 +56,7 @@ func TestAskedAfterAnAdopt(t *testing.T) {
 
 // G8: a process that keeps a lock, and does not know yet that it was forced open, issues no tokens above that of the new owner.
 func TestNoTokensOfALostLock(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		m := b.FencedMutex(b.name, rlock.WithLinger(long))
 		keep(t, b.Client, m)
 		other := newClient(t, b.rdb).FencedMutex(b.name)
@@ -83,8 +80,7 @@ func TestNoTokensOfALostLock(t *testing.T) {
 
 // A hold that an All has re-entered can be exported once that All has ended, but not before.
 func TestExportAfterAnAll(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		m := b.Mutex(b.name)
 		hold := locked(t, m)
 		all := locked(t, under{hold.ctx, rlock.All(m, b.Mutex(b.name+":2"))})

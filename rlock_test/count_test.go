@@ -151,8 +151,7 @@ func TestCountAndClose(t *testing.T) {
 // G6: a fenced re-entry into a plain hold gets a token of its own, even if the count in Redis is still higher than its level. A
 // script that took this for a repeated call would return the token of the previous holder.
 func TestTokenOfALevelIsNew(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		fenced, plain := b.FencedMutex(b.name), b.Mutex(b.name)
 		var before int64
 		require.NoError(t, fenced.Do(t.Context(), func(ctx context.Context) error {

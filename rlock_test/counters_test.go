@@ -158,8 +158,7 @@ var permitLockers = map[string]func(c *rlock.Client, name string) rlock.Locker{
 // after that.
 func TestPermitsAtShutdown(t *testing.T) {
 	for kind, of := range permitLockers {
-		redistest.RunVirtual(t, kind, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, kind, func(t *testing.T, b fixture) {
 			setPermits(t, b.PermitSemaphore(b.name), 1)
 			c := newClient(t, b.rdb)
 			l := of(c, b.name)
@@ -213,8 +212,7 @@ func TestPermitsUnderContention(t *testing.T) {
 	}
 	for _, handOffs := range []int{0, -1} {
 		for kind, take := range take {
-			redistest.RunVirtual(t, fmt.Sprintf("%s/HandOff.Most=%d", kind, handOffs), func(t *testing.T) {
-				b := newFixture(t)
+			runVirtual(t, fmt.Sprintf("%s/HandOff.Most=%d", kind, handOffs), func(t *testing.T, b fixture) {
 				setPermits(t, b.PermitSemaphore(b.name), n)
 				var slots [n]atomic.Bool
 				var inside, got, gaveUp atomic.Int64
@@ -351,18 +349,23 @@ var awaitedCounters = map[string]struct {
 // Close and Shutdown end all waits. During a Shutdown changes are made, since a section may have to, and after Close permits go back.
 func TestCountersEndWaits(t *testing.T) {
 	for kind, of := range awaitedCounters {
-		for _, close := range []bool{true, false} {
-			redistest.RunVirtual(t, kind+map[bool]string{true: "/Close", false: "/Shutdown"}[close], func(t *testing.T) {
-				b := newFixture(t)
+		for _, closes := range []bool{true, false} {
+			runVirtual(t, kind+map[bool]string{true: "/Close", false: "/Shutdown"}[closes], func(t *testing.T, b fixture) {
 				b.counter(t, 1)
 				waits := async(func() error { return of.wait(context.Background(), b.Client, b.name) })
 				b.awaitWaiters(t, 1)
 				_, unlock := enter(t, context.Background(), b.Mutex(b.name+":lock"))
-				end, changed := b.Shutdown, error(nil)
-				if close {
-					end, changed = func(context.Context) error { b.Close(); return nil }, of.closed
+				changed := error(nil)
+				if closes {
+					changed = of.closed
 				}
-				ended := async(func() error { return end(context.Background()) })
+				ended := async(func() error {
+					if closes {
+						b.Close()
+						return nil
+					}
+					return b.Shutdown(context.Background())
+				})
 				require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
 				require.ErrorIs(t, of.wait(context.Background(), b.Client, b.name), rlock.ErrClosed)
 				require.ErrorIs(t, of.change(context.Background(), b.Client, b.name), changed)

@@ -17,8 +17,7 @@ import (
 
 // x and {x} are two locks, although Redisson's rule makes them publish their unlocks on one channel.
 func TestNamesThatShareAChannel(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		other := newClient(t, b.rdb)
 		plain, braced := b.name, "{"+b.name+"}"
 		holdsPlain := locked(t, other.Mutex(plain))
@@ -158,8 +157,7 @@ func TestHugeRemainingTimeIsNotPolled(t *testing.T) {
 
 // Printing a ctx with fmt does not read its fields, which change with every re-entry; the race detector would report that.
 func TestPrintingAContextThatIsInUse(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		m := b.Mutex(b.name)
 		ctx, unlock := enter(t, context.Background(), m)
 		stop := make(chan struct{})
@@ -185,8 +183,7 @@ func TestPrintingAContextThatIsInUse(t *testing.T) {
 
 // The ctx of an All prints the names of its locks, from the outside in.
 func TestContextOfSeveralIsPrintable(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx, unlock := enter(t, context.Background(), rlock.All(b.Mutex(b.name+":a"), b.Mutex(b.name+":b"), b.Mutex(b.name+":c")))
 		require.Regexp(t, `^context\.Background[.\w]*\.WithLock\("`+b.name+`:a"\)\.WithLock\("`+b.name+`:b"\)\.WithLock\("`+b.name+`:c"\)$`, fmt.Sprint(ctx))
 		require.NoError(t, unlock())
@@ -195,8 +192,7 @@ func TestContextOfSeveralIsPrintable(t *testing.T) {
 
 // A nil option makes every call of the handle fail, and takes no lock.
 func TestNilOption(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		for _, m := range []*rlock.Mutex{
 			b.Mutex(b.name, nil), b.FencedMutex(b.name, rlock.WithLease(time.Second), nil),
 		} {
@@ -212,8 +208,7 @@ func TestNilOption(t *testing.T) {
 
 // A lock can be re-entered a thousand times, and the unlocks may come in any order.
 func TestManyNestedLevels(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		const levels = 1000
 		ctx := context.Background()
 		var all []lockResult

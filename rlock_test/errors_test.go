@@ -16,8 +16,7 @@ import (
 
 // A hash with application data is not a lock: Lock fails at once instead of waiting, and ForceUnlock does not delete it.
 func TestBusinessHashIsNoLock(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		require.NoError(t, b.do(t, "HSET", b.name, "customer", "17").Error())
 		m := b.Mutex(b.name)
 		_, _, err := m.Lock(context.Background())
@@ -36,8 +35,7 @@ func TestBusinessHashIsNoLock(t *testing.T) {
 // A refusal names the lock, the holder and the remaining time. It explains re-entry if the holder's Lock got the same ctx as the refused call, or a parent of it. Any other holder of the
 // same Client is reported as an unrelated holder.
 func TestRefusalOfOneself(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		var quorum []rlock.Locker
 		for range 3 {
 			quorum = append(quorum, newClient(t, redistest.Start(t).Client(t)).Mutex(b.name))
@@ -89,8 +87,7 @@ func TestRefusalOfOneself(t *testing.T) {
 // errors.Is matches only errors about the lock of the call. If the ctx ended because another lock was lost or another Client
 // closed, only the text says so.
 func TestErrorsAreAboutTheirLock(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		outer := locked(t, b.Mutex(b.name))
 		b.loseLock(t, outer.ctx, b.Mutex(b.name))
 		_, _, err := b.Mutex(b.name + ":inner").Lock(outer.ctx)
@@ -140,8 +137,7 @@ func TestLossSaysWhy(t *testing.T) {
 
 // If unlock is the first to find that the lock was lost, the cause of the section's ctx also reports the loss.
 func TestUnlockThatFindsTheLoss(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		hold := locked(t, b.Mutex(b.name))
 		b.do(t, "DEL", b.name)
 		require.ErrorIs(t, hold.unlock(), rlock.ErrLost)
@@ -153,8 +149,7 @@ func TestUnlockThatFindsTheLoss(t *testing.T) {
 
 // Do reports a loss once, however deep the nesting, and ErrClosed if Close ended the section.
 func TestWhatDoReturns(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		m, ctx := b.Mutex(b.name), context.Background()
 		mine := errors.New("mine")
 		err := m.Do(ctx, func(ctx context.Context) error {
@@ -201,8 +196,7 @@ func TestNonLocalKeyPasses(t *testing.T) {
 
 // Mistakes in the calling program panic with a message that names the mistake.
 func TestMisusePanics(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		m := b.Mutex(b.name)
 		var none *rlock.Client
 		for want, f := range map[string]func(){
@@ -284,8 +278,7 @@ func TestHoldOfAnotherLibrary(t *testing.T) {
 
 // The unlock that comes with an error names the lock once, and the reason: the Lock failed.
 func TestUnlockOfALockThatFailed(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		m, x := b.Mutex(""), b.Mutex("x")
 		for name, l := range map[string]rlock.Locker{
 			`"": not held: its Lock failed`: m, `"All(, x)": not held: its Lock failed`: rlock.All(m, x),

@@ -56,8 +56,7 @@ func takenAlong(t testing.TB, m *rlock.Mutex, o ...rlock.ExportOption) string {
 func TestExport(t *testing.T) {
 	for _, kind := range append(exportable, "fenced write") {
 		for _, to := range []string{"another process", "the same Client"} {
-			redistest.RunVirtual(t, kind+"/"+to, func(t *testing.T) {
-				b := newFixture(t)
+			runVirtual(t, kind+"/"+to, func(t *testing.T, b fixture) {
 				other := newClient(t, b.rdb)
 				adopter := map[string]*rlock.Client{"another process": other, "the same Client": b.Client}[to]
 				m := ofAllKinds(b.Client, b.name)[kind]
@@ -129,8 +128,7 @@ func TestExport(t *testing.T) {
 
 // Do returns nil if its function exported the hold.
 func TestExportInADo(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		var ticket string
 		require.NoError(t, b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) (err error) {
 			ticket, err = rlock.Export(ctx)
@@ -220,8 +218,7 @@ func TestTicketOutlivesItsClient(t *testing.T) {
 		"Close":    func(c *rlock.Client) error { c.Close(); return nil },
 		"Shutdown": func(c *rlock.Client) error { return c.Shutdown(context.Background()) },
 	} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, name, func(t *testing.T, b fixture) {
 			exporter := newClient(t, b.rdb)
 			ticket := takenAlong(t, exporter.FencedMutex(b.name))
 			open := locked(t, exporter.Mutex(b.name+" 2"))
@@ -245,8 +242,7 @@ func TestTicketOutlivesItsClient(t *testing.T) {
 
 // A process may reserve fencing tokens for its waiters in advance. The token after an Adopt is above all reserved ones.
 func TestTokenAfterAReserve(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		m := b.FencedMutex(b.name)
 		hold := locked(t, m)
 		var line []pendingLock
@@ -302,8 +298,7 @@ func TestExportIsTraced(t *testing.T) {
 
 // If a hold cannot be exported, the error gives the reason, and the section goes on.
 func TestNotExported(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		second, third := newClient(t, redistest.Start(t).Client(t)), newClient(t, redistest.Start(t).Client(t))
 		refuses := func(name string, l rlock.Locker, inner func(context.Context) (context.Context, rlock.UnlockFunc), text string) {
 			hold := locked(t, l)
@@ -370,8 +365,7 @@ func TestNotExported(t *testing.T) {
 
 // The section of the ctx is exported, and no other: of several locks the innermost, and none after the unlock of its level.
 func TestExportedSection(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		m := b.Mutex(b.name)
 		hold := locked(t, m)
 		level := locked(t, under{hold.ctx, m})
@@ -396,8 +390,7 @@ func TestExportedSection(t *testing.T) {
 
 // A ctx that is done keeps a hold from being exported, unless it is left out; a hold that was lost is not exported at all.
 func TestExportAfterTheEnd(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		m := b.Mutex(b.name)
 		outer, cancel := context.WithCancel(context.Background())
 		hold := locked(t, under{outer, m})
@@ -434,8 +427,7 @@ func TestExportAfterTheEnd(t *testing.T) {
 
 // Text that is not a ticket, or is a ticket of a later version, gives an error without that text.
 func TestAdoptOfNoTicket(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		good := takenAlong(t, b.Mutex(b.name))
 		for text, says := range map[string]string{
 			"": "not a text that Export returned", "secret": "not a text that Export returned", good + "!": "not a text that Export returned",

@@ -26,8 +26,7 @@ func TestFencingCounterOutOfRange(t *testing.T) {
 			"write": func(b fixture) rlock.Locker { return b.FencedRWMutex(b.name).Write() },
 			"all":   func(b fixture) rlock.Locker { return rlock.All(b.FencedMutex(b.name), b.Mutex(b.name+":2")) },
 		} {
-			redistest.RunVirtual(t, how+"/"+start, func(t *testing.T) {
-				b := newFixture(t)
+			runVirtual(t, how+"/"+start, func(t *testing.T, b fixture) {
 				key := "redisson_lock_token:{" + b.name + "}"
 				require.NoError(t, b.do(t, "SET", key, start).Error())
 				defer b.do(t, "DEL", key)
@@ -62,8 +61,7 @@ func TestFencingCounterOutOfRange(t *testing.T) {
 // If the tokens run out while a goroutine waits, the unlock succeeds and the waiter gets the error.
 func TestFencingCounterEndsAtAHandOff(t *testing.T) {
 	for _, where := range []string{"here", "another process"} {
-		redistest.RunVirtual(t, where, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, where, func(t *testing.T, b fixture) {
 			key := "redisson_lock_token:{" + b.name + "}"
 			require.NoError(t, b.do(t, "SET", key, strconv.FormatInt(lastToken-1, 10)).Error())
 			defer b.do(t, "DEL", key)

@@ -210,8 +210,7 @@ func TestShortLeaseAfterAHandOver(t *testing.T) {
 		for kind, m := range map[string]of{
 			"mutex": (*rlock.Client).Mutex, "fenced": (*rlock.Client).FencedMutex, "fair": (*rlock.Client).FairMutex,
 		} {
-			redistest.RunVirtual(t, kind+" "+name, func(t *testing.T) {
-				b := newFixture(t)
+			runVirtual(t, kind+" "+name, func(t *testing.T, b fixture) {
 				a := locked(t, m(b.Client, b.name))
 				w := lockAsync(t, m(newClient(t, b.rdb), b.name, o))
 				redistest.Eventually(t, testTimeout, func() bool {

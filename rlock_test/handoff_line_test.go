@@ -27,8 +27,7 @@ func TestWhoIsInLine(t *testing.T) {
 		"fair":         {locker: func(c *rlock.Client, name string) locker { return c.FairMutex(name) }},
 		"no hand-offs": {locker: plain, o: rlock.Options{HandOff: rlock.HandOff{Most: -1}}},
 	} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, name, func(t *testing.T, b fixture) {
 			line := func() int64 { return b.subscribers(t, unlockChannelOf("", b.name)+":rlock_queue") }
 			a := locked(t, b.Mutex(b.name))
 			w := lockAsync(t, row.locker(newClient(t, b.rdb, row.o), b.name))
@@ -83,8 +82,7 @@ func (b fixture) subscribers(t *testing.T, channel string) int64 {
 // A process keeps its turn when the first of its waiters gives up, since the next has been there for as long.
 func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 	for name, cancelled := range map[string]bool{"its time ends": false, "cancelled": true} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, name, func(t *testing.T, b fixture) {
 			x, y := newClient(t, b.rdb).FencedMutex(b.name), newClient(t, b.rdb).FencedMutex(b.name)
 			queue := func() []string {
 				all := answer(b.do(t, "ZRANGE", "rlock_queue:{"+b.name+"}", "0", "-1").AsStrSlice()).ok(t)
@@ -120,8 +118,7 @@ func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 // either of them hears what it is told, and so does who waits for both.
 func TestLockNamedAsAChannelForGrants(t *testing.T) {
 	for way, o := range map[string]rlock.Options{"granted": {}, "told": {HandOff: rlock.HandOff{Most: -1}}} {
-		redistest.RunVirtual(t, way, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, way, func(t *testing.T, b fixture) {
 			c, holder := newClient(t, b.rdb, o), newClient(t, b.rdb, o)
 			names := []string{"{" + b.name + "}", "{" + b.name + "}:" + c.ID(), "{" + b.name + "}:rlock_queue"}
 			for range 2 { // each alone, and then all together

@@ -56,8 +56,7 @@ func (w hierarchy) refused(t testing.TB, all ...rlock.Locker) {
 
 // A change to a part excludes other changes to that part and to any whole around it, in all processes, and nothing else.
 func TestHierarchy(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		here, there := hierarchy{b.Client, b.name}, hierarchy{newClient(t, b.rdb), b.name}
 
 		one, two := here.held(t, here.change(1)), there.held(t, there.change(2))
@@ -85,8 +84,7 @@ func TestHierarchy(t *testing.T) {
 
 // A writer of the whole gets in before later changes to parts. A caller that waits for a part keeps nobody else out.
 func TestHierarchyDoesNotStarveTheWhole(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		here, there := hierarchy{b.Client, b.name}, hierarchy{newClient(t, b.rdb), b.name}
 		one := here.held(t, here.change(1))
 		part := lockAsync(t, there.change(1)) // holds nothing while it waits

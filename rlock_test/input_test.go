@@ -58,8 +58,7 @@ func TestBadOptions(t *testing.T) {
 
 // All keys and channels in Redis have the prefix; names and errors do not. A name that already includes the prefix is the same lock.
 func TestPrefix(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		prefix := b.name + ":"
 		c := newClient(t, b.rdb, rlock.Options{Prefix: prefix})
 		m, same := c.FencedMutex("x"), b.FencedMutex(prefix+"x")
@@ -104,8 +103,7 @@ func TestPrefix(t *testing.T) {
 }
 
 func TestBadHandles(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		for _, tc := range []struct {
 			m    *rlock.Mutex
@@ -144,8 +142,7 @@ func TestBadHandles(t *testing.T) {
 
 // Names are bytes: waiters for any of them hear of an unlock. FuzzNames looks at keys and channels.
 func TestNames(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		other := newClient(t, b.rdb)
 		for _, name := range []string{
 			"a{b}c", "{}", "a{}b", "{", "}", "}{", "a:b", "with space", "new\nline", "\r\n", "\x00", "\xff\xfe",
@@ -162,16 +159,14 @@ func TestNames(t *testing.T) {
 }
 
 func TestLongNamesDoNotFillTheLog(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		_, _, err := b.Mutex(strings.Repeat("n", 64<<10), rlock.WithLease(-1)).Lock(context.Background())
 		require.Less(t, len(err.Error()), 300)
 	})
 }
 
 func TestWrongType(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		b.do(t, "SET", b.name, "precious")
 		m := b.Mutex(b.name)

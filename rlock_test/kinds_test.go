@@ -26,8 +26,7 @@ func ofAllKinds(c *rlock.Client, name string) map[string]*rlock.Mutex {
 // G1: locks of different kinds with the same name in one Client do not mistake each other's holds for their own. Plain, fenced and fair
 // locks re-enter each other, and so do writers with and without tokens. A writer lets a reader in, and all others are refused.
 func TestKindsOfOneNameNest(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		whole := map[string]bool{"plain": true, "fenced": true, "fair": true}
 		writes := map[string]bool{"write": true, "fenced write": true}
@@ -106,8 +105,7 @@ func TestKindsOfOneNameExclude(t *testing.T) {
 // Whoever was seen to hold a lock is forced out; others are not, who may have taken the lock since.
 func TestForceUnlockOwners(t *testing.T) {
 	for _, kind := range []string{"plain", "fenced", "fair", "read", "write", "fenced write"} {
-		redistest.RunVirtual(t, kind, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, kind, func(t *testing.T, b fixture) {
 			m := ofAllKinds(newClient(t, b.rdb), b.name)[kind]
 			hold := locked(t, ofAllKinds(b.Client, b.name)[kind])
 			for _, owners := range [][]string{nil, {foreignOwner}} {
@@ -120,8 +118,7 @@ func TestForceUnlockOwners(t *testing.T) {
 			require.ErrorIs(t, hold.unlock(), rlock.ErrLost)
 		})
 	}
-	redistest.RunVirtual(t, "readers", func(t *testing.T) {
-		b := newFixture(t)
+	runVirtual(t, "readers", func(t *testing.T, b fixture) {
 		rw := b.RWMutex(b.name)
 		one, two := locked(t, rw.Read()), locked(t, newClient(t, b.rdb).RWMutex(b.name).Read())
 		answer(rw.Read().ForceUnlockOwners(t.Context(), rlock.Owner(one.ctx))).is(t, false, "another reader came")
@@ -132,8 +129,7 @@ func TestForceUnlockOwners(t *testing.T) {
 		require.ErrorIs(t, one.unlock(), rlock.ErrLost)
 		require.ErrorIs(t, two.unlock(), rlock.ErrLost)
 	})
-	redistest.RunVirtual(t, "kept", func(t *testing.T) {
-		b := newFixture(t)
+	runVirtual(t, "kept", func(t *testing.T, b fixture) {
 		m := b.Mutex(b.name, rlock.WithLinger(rlock.DefaultWatchdogTimeout))
 		keep(t, b.Client, m)
 		kept := locked(t, m)

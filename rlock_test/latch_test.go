@@ -58,8 +58,7 @@ func (b fixture) hearers(t testing.TB, channel string) int64 {
 const wakeTimeout = 10 * time.Second
 
 func TestLatch(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		l := b.CountDownLatch(b.name)
 		require.Equal(t, b.name, l.Name())
@@ -106,8 +105,7 @@ func (b fixture) text(t testing.TB, key string) string {
 
 // A key with other data stays unchanged, and the error names the cure.
 func TestLatchMisuse(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		l := b.CountDownLatch(b.name)
 		_, err := l.TrySetCount(ctx, -1)
@@ -190,8 +188,7 @@ func TestLatchOpens(t *testing.T) {
 			b.set(t, l, 3)
 		},
 	} {
-		redistest.RunVirtual(t, how, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, how, func(t *testing.T, b fixture) {
 			l := b.CountDownLatch(b.name)
 			b.set(t, l, 2)
 			here := b.awaitAsync(t, l)
@@ -208,8 +205,7 @@ func TestLatchOpens(t *testing.T) {
 
 // No message reports the expiry of a key; the previous look returned its time.
 func TestLatchExpires(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		l := b.CountDownLatch(b.name)
 		b.set(t, l, 2)
 		require.NoError(t, b.do(t, "PEXPIRE", b.name, "700").Error())
@@ -221,8 +217,7 @@ func TestLatchExpires(t *testing.T) {
 
 // A latch set anew does not release later waiters because of late messages about the previous count.
 func TestLatchIsNeverEarly(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		const rounds = 60
 		other := newClient(t, b.rdb).CountDownLatch(b.name)
 		l := b.CountDownLatch(b.name)
@@ -250,8 +245,7 @@ func TestLatchIsNeverEarly(t *testing.T) {
 // Reused at once, again and again: a waiter that was seen to wait goes on each time, although the count is never 0 for longer than a
 // moment.
 func TestLatchIsSetAnewAtOnce(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		l, there := b.CountDownLatch(b.name), newClient(t, b.rdb).CountDownLatch(b.name)
 		b.set(t, l, 1)
 		for range 20 {

@@ -201,8 +201,7 @@ func TestLeadEndsAlikeForAll(t *testing.T) {
 		}, []error{rlock.ErrClosed}},
 	} {
 		for returns, result := range map[string]error{"nil": nil, "its own": errors.New("its own")} {
-			redistest.RunVirtual(t, name+"/"+returns, func(t *testing.T) {
-				b := newFixture(t)
+			runVirtual(t, name+"/"+returns, func(t *testing.T, b fixture) {
 				ctx, cancel := context.WithCancelCause(context.Background())
 				t.Cleanup(func() { cancel(nil) })
 				began := make(chan struct{}, 2)
@@ -254,8 +253,7 @@ func (e endsAtItsUnlock) Lock(ctx context.Context) (context.Context, rlock.Unloc
 
 // A leader that is asked resigns when its term is over, and then waits for the next. It keeps leading if no other candidate waits.
 func TestLeadResigns(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		const mandate = 100 * time.Millisecond
 		terms := make(chan term, 100)
 		lead := func(i int) (stop context.CancelFunc, ended <-chan error) {
@@ -289,8 +287,7 @@ func TestLeadResigns(t *testing.T) {
 
 // A leader with WithAsked also resigns for Ask, whose caller need not want to lead.
 func TestLeadResignsForAsk(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		other := newClient(t, b.rdb)
 		terms := make(chan term, 100)
 		stop, ended := candidate(t, b.Mutex(b.name, rlock.WithAsked()), 0, terms, rlock.ResignWhenAsked(0))
@@ -360,8 +357,7 @@ func TestLeadGoesOnAfterRefusals(t *testing.T) {
 			require.ErrorIs(t, rlock.Lead(context.Background(), b.Mutex(b.name, rlock.WithMaxWait(time.Second)), leads), led)
 		})
 	})
-	redistest.RunVirtual(t, "a bad name", func(t *testing.T) {
-		b := newFixture(t)
+	runVirtual(t, "a bad name", func(t *testing.T, b fixture) {
 		require.NoError(t, b.do(t, "SET", b.name, "a text").Error())
 		require.ErrorContains(t, rlock.Lead(context.Background(), b.Mutex(b.name), leads), "not a lock")
 		require.ErrorContains(t, rlock.Lead(context.Background(), b.Mutex(""), leads), "empty")

@@ -109,8 +109,7 @@ func TestLingerIsRenewed(t *testing.T) {
 
 // A TryLock without a wait announces that it was refused, and the next one finds the lock free.
 func TestLingerAndTryLock(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		m := b.Mutex(b.name, rlock.WithLinger(long))
 		keep(t, b.Client, m)
 		a := locked(t, tryFor{m, 0}) // its own process has it
@@ -134,8 +133,7 @@ func TestLingerAndOtherHandles(t *testing.T) {
 		return rlock.All(c.Mutex(name, rlock.WithLinger(long)), c.Mutex(name+":2"))
 	}
 	for kind, of := range handles {
-		redistest.RunVirtual(t, kind, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, kind, func(t *testing.T, b fixture) {
 			keep(t, b.Client, b.Mutex(b.name, rlock.WithLinger(long)))
 			_, unlock, err := of(b.Client, b.name).TryLock(context.Background(), 0)
 			require.NoError(t, err, "it is the process's own")
@@ -152,8 +150,7 @@ func TestLingerAndOtherHandles(t *testing.T) {
 
 // WithLinger needs a time, and queues. TestOptionsInPairs has the options and kinds that it conflicts with.
 func TestLingerRefusesOtherTerms(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		linger := rlock.WithLinger(time.Second)
 		other, third := newClient(t, b.rdb), newClient(t, b.rdb)
 		withoutLines := newClient(t, b.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}})
@@ -177,8 +174,7 @@ func TestLingerRefusesOtherTerms(t *testing.T) {
 
 // With WithAsked as well, a waiter of another process gets the kept lock, and a hold learns of the waiter.
 func TestLingerAndAsked(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		m := b.Mutex(b.name, rlock.WithLinger(long), rlock.WithAsked())
 		keep(t, b.Client, m)
 		a := locked(t, m)
@@ -215,8 +211,7 @@ func TestLingerEndsWithTheClient(t *testing.T) {
 		"Close":    func(c *rlock.Client) error { c.Close(); return nil },
 		"Shutdown": func(c *rlock.Client) error { return c.Shutdown(context.Background()) },
 	} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, name, func(t *testing.T, b fixture) {
 			keep(t, b.Client, b.Mutex(b.name, rlock.WithLinger(long)))
 			keep(t, b.Client, b.FencedMutex(b.name+":2", rlock.WithLinger(long)))
 			open := locked(t, b.Mutex(b.name+":3", rlock.WithLinger(long)))
@@ -323,8 +318,7 @@ func TestLingerWithoutRights(t *testing.T) {
 // G4: a waiter of any kind in another process gets the lock at once. For a while after that, the lock is not kept.
 func TestLingerIsAskedFor(t *testing.T) {
 	for kind, of := range lockHandles {
-		redistest.RunVirtual(t, kind, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, kind, func(t *testing.T, b fixture) {
 			m := b.Mutex(b.name, rlock.WithLinger(long))
 			keep(t, b.Client, m)
 			began := time.Now()
@@ -344,8 +338,7 @@ func TestLingerIsAskedFor(t *testing.T) {
 
 // No message announces a waiter that came before the process had the lock: the process looks for it.
 func TestLingerFindsThoseWhoWaitedBefore(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		m := b.Mutex(b.name, rlock.WithLinger(long))
 		keep(t, b.Client, b.Mutex(b.name+":ear", rlock.WithLinger(long)))
 		a := locked(t, newClient(t, b.rdb).Mutex(b.name))
@@ -397,8 +390,7 @@ func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
 
 // Waiters that cannot ask, such as Redisson, wait for d at most.
 func TestLingerBesideThoseWhoCannotAsk(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		const d = 2 * time.Second
 		keep(t, b.Client, b.Mutex(b.name, rlock.WithLinger(d)))
 		last, told := time.Now(), make(chan struct{}, 1)
@@ -430,8 +422,7 @@ func TestLingerInUseBesideThoseWhoCannotAsk(t *testing.T) {
 
 // G4: a run of hand-offs ends for kept locks, too: competing processes take turns.
 func TestLingerTakesTurns(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		clients := []*rlock.Client{b.Client, newClient(t, b.rdb)}
 		for _, c := range clients {
 			keep(t, c, c.Mutex(redistest.Name(t), rlock.WithLinger(long)))

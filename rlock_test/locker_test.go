@@ -88,8 +88,7 @@ func TestDoValueOfAnyLocker(t *testing.T) {
 }
 
 func TestQueries(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		m := b.Mutex(b.name)
 		require.Equal(t, b.name, m.Name())
@@ -214,8 +213,7 @@ func TestErrNotRun(t *testing.T) {
 
 // Do of every kind of lock returns ErrNotRun if the function did not run.
 func TestErrNotRunOfAllKinds(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		run := func(context.Context) error { panic("it runs") }

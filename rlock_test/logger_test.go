@@ -65,8 +65,7 @@ func (j *hangingCode) ways() map[string]rlock.Options {
 // G1 to G3, G9: a Logger or Trace that hangs keeps neither renewals nor losses from anybody, nor Lock, unlock and Close from returning.
 func TestHangingLogger(t *testing.T) {
 	for _, way := range []string{"Logger", "Lost", "Renewed"} {
-		redistest.RunVirtual(t, way, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, way, func(t *testing.T, b fixture) {
 			j, _ := newJam(t)
 			o := j.ways()[way]
 			o.WatchdogTimeout = shortWatchdog
@@ -115,8 +114,7 @@ func TestHangingLoggerOfAQuorum(t *testing.T) {
 // G2: all sections whose lease is over are cancelled before the first line of the log is written, and each loss is in the log, or counted
 // there as dropped.
 func TestLossesAreToldBeforeTheyAreLogged(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		j, goOn := newJam(t)
 		c := newClient(t, b.rdb, rlock.Options{Logger: slog.New(j)})
 		const n = 1500 // more than lines are kept

@@ -102,8 +102,7 @@ func TestLongestLeaseIsReleased(t *testing.T) {
 }
 
 func TestLostHoldsAreNotKept(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		const n = 50
 		var freed atomic.Int32
 		type key struct{}

@@ -42,6 +42,17 @@ func newFixture(t testing.TB, o ...rlock.Options) fixture {
 	return b
 }
 
+// virtual runs a test with a fixture in the virtual world, and runVirtual a subtest.
+func virtual(t *testing.T, test func(t *testing.T, b fixture)) {
+	t.Helper()
+	redistest.Virtual(t, func(t *testing.T) { test(t, newFixture(t)) })
+}
+
+func runVirtual(t *testing.T, name string, test func(t *testing.T, b fixture)) {
+	t.Helper()
+	redistest.RunVirtual(t, name, func(t *testing.T) { test(t, newFixture(t)) })
+}
+
 // newBareFixture is a fixture without a lock client.
 func newBareFixture(t testing.TB) fixture {
 	t.Helper()

@@ -61,8 +61,7 @@ func TestMinHold(t *testing.T) {
 // unlocked. ForceUnlock frees the lock.
 func TestMinHoldOfLevels(t *testing.T) {
 	for name, lease := range map[string]time.Duration{"shorter lease": minHold / 2, "longer lease": testTimeout, "renewed": 0} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, name, func(t *testing.T, b fixture) {
 			options := []rlock.Option{rlock.WithMinHold(minHold)}
 			if lease > 0 {
 				options = append(options, rlock.WithLease(lease))
@@ -190,8 +189,7 @@ func first(t *testing.T, waiters []pendingLock, within time.Duration) lockResult
 
 // G4: the next waiter gets the lock even if the first gives up after the unlock, and even if the holder's Client is closed.
 func TestMinHoldAndAWaiterThatGivesUp(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		other := newClient(t, b.rdb)
 		began := time.Now()
 		_, unlock := enter(t, context.Background(), b.Mutex(b.name, rlock.WithMinHold(minHold)))
@@ -326,8 +324,7 @@ func TestMinHoldOfALostHold(t *testing.T) {
 
 // A hold of a Redisson thread is never mistaken for a lock that stays taken, whatever the thread's number.
 func TestMinHoldIsToldApartFromAThreadOfRedissons(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		for _, thread := range []string{"0", "-1", "1"} {
 			owner := "285475da-9152-4c83-822a-67ee2f116a79:" + thread // lockAsync(0)
 			b.do(t, "HSET", b.name, owner, "1")

@@ -267,8 +267,7 @@ func TestOptionsInPairs(t *testing.T) {
 
 // PermitSemaphore and the members of a Quorum take the options that the table says.
 func TestOptionsOfOtherKinds(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		kinds, _ := optionTable(t)
 		ctx := context.Background()
 		answer(b.PermitSemaphore(b.name+":permits").TrySetPermits(ctx, 1)).ok(t)

@@ -18,8 +18,7 @@ import (
 // Goroutines of one section, for example in an errgroup, share its hold. On all other locks they exclude each other, although their ctx
 // carries a hold.
 func TestGoroutinesOfASection(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		m, item := b.Mutex(b.name), b.Mutex(b.name+":item")
 		require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
 			const n = 8
@@ -47,8 +46,7 @@ func TestGoroutinesOfASection(t *testing.T) {
 
 // Each hold has its own owner. Lock re-enters the hold of its lock in ctx, through any handle and under any locks taken in between.
 func TestEachHoldHasItsOwner(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		other := b.name + ":other"
 		ctx, unlock := enter(t, context.Background(), b.Mutex(b.name))
 		ctx2, unlock2 := enter(t, ctx, b.Mutex(other))
@@ -74,8 +72,7 @@ func TestEachHoldHasItsOwner(t *testing.T) {
 // Hand-over-hand locking: a lock taken with the ctx from before the first lock outlives the first. Taken with the ctx of the first
 // section, it ends with that section.
 func TestHandOverHand(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		before := context.Background()
 		first, unlockFirst := enter(t, before, b.Mutex(b.name+":1"))
 		second, unlockSecond := enter(t, before, b.Mutex(b.name+":2"))
@@ -92,8 +89,7 @@ func TestHandOverHand(t *testing.T) {
 // Three layers each lock the same three locks, and unlock in random order. The counts are right after every step, and those in
 // Redis follow.
 func TestLayersUnlockedInAnyOrder(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		for i := range 20 {
 			names := []string{b.name + ":a", b.name + ":b", b.name + ":c"}
 			type level struct {
@@ -138,8 +134,7 @@ func TestLayersUnlockedInAnyOrder(t *testing.T) {
 }
 
 func TestOwnerAndToken(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		require.Empty(t, rlock.Owner(context.Background()))
 		_, ok := rlock.FencingToken(context.Background(), b.name)
 		require.False(t, ok)

@@ -47,8 +47,7 @@ func TestPermitLeases(t *testing.T) {
 
 // With a grace, Redis keeps the permit for longer than it is trusted.
 func TestPermitGrace(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		s := b.PermitSemaphore(b.name, rlock.WithLease(time.Second), rlock.WithGrace(time.Minute))
 		setPermits(t, s, 1)
 		held := acquire(t, s, 1)
@@ -159,8 +158,7 @@ func TestPermitsFromElsewhere(t *testing.T) {
 
 // A shortened lease wakes waiters when it ends.
 func TestPermitWaitersHearOfAShorterLease(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		s, there := b.PermitSemaphore(b.name), newClient(t, b.rdb).PermitSemaphore(b.name)
 		setPermits(t, s, 1)
 		held := acquire(t, s, 1)
@@ -206,8 +204,7 @@ func TestPermitLeaseCountsFromTheFirstCall(t *testing.T) {
 
 // Permits of 10,000 dead holders become free again, for calls of any kind.
 func TestPermitsOfTheDead(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		s := b.PermitSemaphore(b.name)
 		const dead = 10_000
 		die := func() {
@@ -294,8 +291,7 @@ func (c slowAnswer) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 
 // G2: of two concurrent calls to UpdateLease, either may reach Redis last. So the holder trusts the shorter lease.
 func TestPermitUpdatesOverlap(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		arrived, come := make(chan struct{}), make(chan struct{})
 		s := newClient(t, slowAnswer{b.rdb, "3600000", arrived, come}).PermitSemaphore(b.name)
 		setPermits(t, s, 1)

@@ -80,8 +80,7 @@ func requireLost(t testing.TB, s permitSection, within time.Duration) *rlock.Los
 }
 
 func TestPermits(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		s := b.PermitSemaphore(b.name)
 		require.Equal(t, b.name, s.Name())
@@ -127,8 +126,7 @@ func TestPermits(t *testing.T) {
 }
 
 func TestPermitNumbers(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		s := b.PermitSemaphore(b.name)
 		require.NoError(t, s.SetPermits(ctx, 4))
@@ -148,8 +146,7 @@ func TestPermitNumbers(t *testing.T) {
 }
 
 func TestPermitsMisuse(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		s := b.PermitSemaphore(b.name)
 		for _, n := range []int{0, -1, 101} {
@@ -196,8 +193,7 @@ func TestPermitsMisuse(t *testing.T) {
 }
 
 func TestPermitSections(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		s := b.PermitSemaphore(b.name)
 		setPermits(t, s, 2)
@@ -252,8 +248,7 @@ func TestPermitsAreTraced(t *testing.T) {
 
 // A permit's section carries the holds of the ctx around it, and shares the time limit of their unlocks.
 func TestPermitsAmongLocks(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		s, m := b.PermitSemaphore(b.name), b.Mutex(b.name+":lock")
 		setPermits(t, s, 1)
 		outer, unlock := enter(t, context.Background(), m)

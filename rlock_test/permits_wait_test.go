@@ -14,8 +14,7 @@ import (
 
 // A release wakes each waiter whose permits are free, here and in another process, even through handles with other leases.
 func TestPermitsWake(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		s := b.PermitSemaphore(b.name)
 		setPermits(t, s, 2)
 		held := acquire(t, s, 2)
@@ -39,8 +38,7 @@ func TestPermitsWake(t *testing.T) {
 // A waiter for more permits than exist delays no other. Waiters of one process may together want more permits than one call may have
 // ids for.
 func TestPermitsBeyondAll(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		s := b.PermitSemaphore(b.name)
 		setPermits(t, s, 1)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -187,8 +185,7 @@ func TestPermitsClose(t *testing.T) {
 
 // A release during Close frees its permit and returns no error.
 func TestPermitReleasesBesideClose(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		watch := b.PermitSemaphore(b.name)
 		const n = 50
 		setPermits(t, watch, n)

@@ -38,8 +38,7 @@ func nothing(context.Context) error { return nil }
 
 // Members on one server refuse each other for ever. The error says so, also of two of five, if these cost the majority.
 func TestQuorumOfOneServer(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		other := redistest.Start(t).Client(t)
@@ -63,8 +62,7 @@ func TestQuorumOfOneServer(t *testing.T) {
 
 // The methods of a quorum report members that it cannot use.
 func TestQuorumRefusesMembers(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		other := func() *rlock.Client { return newClient(t, b.rdb) }
 		two := []rlock.Locker{other().Mutex("x"), other().Mutex("x")}
 		for says, members := range map[string][]rlock.Locker{

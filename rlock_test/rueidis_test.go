@@ -301,8 +301,7 @@ func (s slowReply) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 // I1: the unlock of a lost hold reports the loss at once, although a re-entry is under way, and uses the re-entry's
 // state only after it has ended.
 func TestUnlockOfALostHoldBesideAReentry(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		nth := new(atomic.Int32)
 		const late = 600 * time.Millisecond
 		c := newClient(t, slowReply{b.rdb, nth, late})

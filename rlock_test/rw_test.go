@@ -112,8 +112,7 @@ func readOrWrite(t *testing.T, clients []*rlock.Client, rdb rueidis.Client, name
 
 // The hold in the ctx, of either side, decides whether a Lock gets in, re-enters or is refused. The queries agree.
 func TestReadWriteReentry(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		rw := b.RWMutex(b.name)
 		require.Equal(t, b.name, rw.Name())
@@ -199,8 +198,7 @@ func TestReadWriteReentry(t *testing.T) {
 
 // If a lock of another kind has the name, it counts as held on both sides, and the refusal names the cause.
 func TestReadWriteBesidePlain(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		rw, m := b.RWMutex(b.name), b.Mutex(b.name)
 		_, unlock := enter(t, ctx, m)
@@ -228,8 +226,7 @@ func TestReadWriteBesidePlain(t *testing.T) {
 
 // WithoutReentry forbids a Lock inside the caller's own hold, but not the downgrade of a writer that was a reader before.
 func TestReadWriteWithoutReentry(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		rw := b.RWMutex(b.name, rlock.WithoutReentry())
 		section, unlock := enter(t, context.Background(), rw.Upgradeable())
 		for _, l := range []locker{rw.Read(), rw.Upgradeable()} {
@@ -255,8 +252,7 @@ type rwKey struct{}
 // A downgrade admits the waiting readers at once, and no writer in between. Afterwards the section's ctx lives as long
 // as the ctx that was passed to the writer's Lock.
 func TestDowngrade(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		why := errors.New("why")
 		parent, cancel := context.WithCancelCause(context.WithValue(context.Background(), rwKey{}, "parent"))
 		defer cancel(nil)

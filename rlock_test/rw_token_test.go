@@ -20,8 +20,7 @@ import (
 // whichever handle they ask. The counter is that of a FencedMutex. Readers draw no token, and a writer loses its token
 // when it downgrades.
 func TestFencingTokenOfAWriter(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		bg := context.Background()
 		rw, other := b.FencedRWMutex(b.name), newClient(t, b.rdb).FencedRWMutex(b.name)
 		has := func(ctx context.Context, want int64) {
@@ -97,8 +96,7 @@ func TestFencingTokenOfAWriter(t *testing.T) {
 
 // Writers of a plain RWMutex with that name draw no tokens. A fenced level inside has Redis draw a token for the hold.
 func TestFencedLevelOfAnUnfencedWriter(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		plain, fenced := b.RWMutex(b.name), b.FencedRWMutex(b.name)
 		require.NoError(t, plain.Write().Do(context.Background(), func(outer context.Context) error {
 			_, ok := rlock.FencingToken(outer, b.name)
@@ -126,8 +124,7 @@ func TestFencedLevelOfAnUnfencedWriter(t *testing.T) {
 // G8: writers' tokens rise in the order of their holds, across goroutines, processes, upgrades and downgrades, on a
 // server and on a cluster. The counter counts holds: readers and refusals do not change it.
 func TestTokensOfWritersRise(t *testing.T) {
-	redistest.RunVirtual(t, "standalone", func(t *testing.T) {
-		b := newFixture(t)
+	runVirtual(t, "standalone", func(t *testing.T, b fixture) {
 		riseWithWriters(t, []*rlock.Client{b.Client, newClient(t, b.rdb), newClient(t, b.rdb)}, b)
 	})
 }

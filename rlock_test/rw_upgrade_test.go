@@ -19,8 +19,7 @@ import (
 // There is one upgradeable reader at a time, beside other readers. Upgrade keeps new readers out, makes it the writer
 // when the others have left, and afterwards it is a reader again.
 func TestUpgrade(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		rw, other := b.RWMutex(b.name), newClient(t, b.rdb).RWMutex(b.name)
 		u := rw.Upgradeable()
@@ -91,8 +90,7 @@ func TestUpgrade(t *testing.T) {
 
 // Two goroutines of one section that upgrade exclude each other, and neither mistakes the reader's hold for lost.
 func TestUpgradeTwice(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		u := b.RWMutex(b.name).Upgradeable()
 		section, unlock := enter(t, context.Background(), u)
 		_, back, err := u.Upgrade(section)
@@ -150,8 +148,7 @@ func TestUpgradeMeetsTheUnlock(t *testing.T) {
 func TestUpgradeableWithALease(t *testing.T) {
 	const d = 1500 * time.Millisecond
 	for what, o := range map[string]rlock.Option{"a lease": rlock.WithLease(d), "a longest hold": rlock.WithMaxHold(d)} {
-		redistest.RunVirtual(t, what, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, what, func(t *testing.T, b fixture) {
 			ctx := context.Background()
 			_, unlock := enter(t, ctx, newClient(t, b.rdb).RWMutex(b.name).Write())
 			first := lockAsync(t, b.RWMutex(b.name, o).Upgradeable())

@@ -288,8 +288,7 @@ func TestReadersThatStayAreDead(t *testing.T) {
 
 // G4: when the last live reader leaves, the waiting upgrade is notified, however many dead readers remain.
 func TestUpgradeBesideDeadReaders(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		die := func() {
 			t.Helper()

@@ -18,8 +18,7 @@ import (
 
 // Close cancels the ctx of a section with permits, and so ends a Lead.
 func TestSemaphoreSectionsAtClose(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		watch := b.Semaphore(b.name)
 		permits(t, watch, 1)
 		c := newClient(t, b.rdb)
@@ -188,8 +187,7 @@ func TestSemaphoreWaitEndsWithClose(t *testing.T) {
 
 // A request under way does not count as a waiter: a try beside it asks Redis, too.
 func TestSemaphoreTriesBesideRequests(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		permits(t, b.Semaphore(b.name), 100)
 		setPermits(t, b.PermitSemaphore(b.name+":p"), 100)
 		for range 10 {
@@ -211,8 +209,7 @@ func TestSemaphoreTriesBesideRequests(t *testing.T) {
 
 // No permits are there at once, and giving none back does nothing, as in Redisson.
 func TestSemaphoreOfNothing(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		s := b.Semaphore(b.name)
 		require.NoError(t, s.Acquire(context.Background(), 0))
 		require.NoError(t, s.TryAcquire(context.Background(), 0, time.Second))
@@ -281,8 +278,7 @@ func TestLatchStaysSet(t *testing.T) {
 
 // Permits go back after Close even if the hold was lost, or is another process's.
 func TestPermitsReleasedAfterClose(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		watch := newClient(t, b.rdb).PermitSemaphore(b.name)
 		setPermits(t, watch, 4)
 		others := acquire(t, watch, 1)
@@ -301,8 +297,7 @@ func TestPermitsReleasedAfterClose(t *testing.T) {
 
 // A Semaphore and a PermitSemaphore of one name take from one number, and do not wait for each other's calls.
 func TestSemaphoresOfBothKinds(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		s, p := b.Semaphore(b.name), b.PermitSemaphore(b.name)
 		setPermits(t, p, 2)
 		require.NoError(t, s.Acquire(context.Background(), 1))

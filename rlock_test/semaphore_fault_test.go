@@ -93,8 +93,7 @@ func TestSemaphoreRefusedCallIsNotForAll(t *testing.T) {
 // Waiters that do not fit into one call wait like the others: their errors show that Redis answers, and how many
 // permits are free. One that wants fewer permits waits for those before it.
 func TestSemaphoreWaitersBehindACall(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		s := b.Semaphore(b.name)
 		permits(t, s, 3)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -127,8 +126,7 @@ func TestSemaphoreWaitersBehindACall(t *testing.T) {
 // caller that stays gets its own.
 func TestSemaphoreForgetsNobody(t *testing.T) {
 	for name, most := range map[string][2]int{"with a queue": {0, 0}, "without hand-overs": {-1, -1}, "both": {0, -1}} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, name, func(t *testing.T, b fixture) {
 			all := make([]*rlock.Semaphore, 5)
 			for i := range all {
 				var o rlock.Options

@@ -70,8 +70,7 @@ func requireStillWaits(t testing.TB, got <-chan error) {
 }
 
 func TestSemaphore(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		s := b.Semaphore(b.name)
 		require.Equal(t, b.name, s.Name())
@@ -108,8 +107,7 @@ func TestSemaphore(t *testing.T) {
 }
 
 func TestSemaphoreMisuse(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		s := b.Semaphore(b.name)
 		for _, err := range []error{s.Acquire(ctx, -1), s.Release(ctx, -1), s.TryAcquire(ctx, rlock.MaxPermits+1, 0)} {
@@ -147,8 +145,7 @@ func TestSemaphoreMisuse(t *testing.T) {
 
 // Permits as a Locker: a section acquires them, and gives them back however it ends.
 func TestSemaphoreSections(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		s := b.Semaphore(b.name)
 		permits(t, s, 3)
@@ -191,8 +188,7 @@ func TestSemaphoreWakes(t *testing.T) {
 			require.NoError(t, b.do(t, "PUBLISH", semaphoreChannel(b.name), "4").Error())
 		},
 	} {
-		redistest.RunVirtual(t, how, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, how, func(t *testing.T, b fixture) {
 			s := b.Semaphore(b.name)
 			permits(t, s, 1)
 			require.NoError(t, s.Acquire(context.Background(), 1))
@@ -209,8 +205,7 @@ func TestSemaphoreWakes(t *testing.T) {
 
 // A counter keeps an expiry that somebody set, and has no permits when it has expired.
 func TestSemaphoreExpires(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		s := b.Semaphore(b.name)
 		permits(t, s, 2)
 		require.NoError(t, b.do(t, "PEXPIRE", b.name, "1500").Error())
@@ -228,8 +223,7 @@ func TestSemaphoreExpires(t *testing.T) {
 
 // A large request gets its turn beside small ones.
 func TestSemaphoreDoesNotStarveLargeRequests(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		s := b.Semaphore(b.name)
 		permits(t, s, 4)
 		stop := make(chan struct{})
@@ -306,8 +300,7 @@ func TestSemaphoreOfThousands(t *testing.T) {
 // If Redis loses the queue, because it evicts it or somebody deletes it, waiters hear of the next release.
 func TestSemaphoreQueueIsLost(t *testing.T) {
 	for name, of := range permitLockers {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, name, func(t *testing.T, b fixture) {
 			setPermits(t, b.PermitSemaphore(b.name), 1)
 			_, unlock := enter(t, context.Background(), of(b.Client, b.name))
 			other := of(newClient(t, b.rdb), b.name)
@@ -320,8 +313,7 @@ func TestSemaphoreQueueIsLost(t *testing.T) {
 			require.NoError(t, unlock())
 			require.NoError(t, within(t, waits, wakeTimeout))
 		})
-		redistest.RunVirtual(t, name+", others come", func(t *testing.T) {
-			b := newFixture(t)
+		runVirtual(t, name+", others come", func(t *testing.T, b fixture) {
 			setPermits(t, b.PermitSemaphore(b.name), 1)
 			_, unlock := enter(t, context.Background(), of(b.Client, b.name))
 			wait := func() <-chan error {

@@ -335,8 +335,7 @@ func TestTraceOfALossOfAQuorum(t *testing.T) {
 
 // Acquired may give the ctx to a goroutine that ends the section at once. Released follows.
 func TestTraceWhoseSectionEndsInAcquired(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		exported, released := make(chan error), make(chan rlock.ReleasedInfo, 1)
 		c := newClient(t, b.rdb, rlock.Options{Trace: &rlock.Trace{
 			Acquired: func(ctx context.Context, _ rlock.AcquiredInfo) {
@@ -458,8 +457,7 @@ func (a *askedFor) take() []any {
 
 // A wrapped rueidis client finds the values of the caller's ctx in the ctx of each command.
 func TestCommandsHaveTheValuesOfTheCaller(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		loadScripts(t, b.Client)
 		require.NoError(t, rlock.All(b.Mutex(b.name), b.Mutex(b.name+":2")).Do(context.Background(), nothing)) // loads their scripts, too
 		rdb := &askedFor{Client: b.rdb}

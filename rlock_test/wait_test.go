@@ -37,8 +37,7 @@ func TestUnlockBeforeTheSubscriptionStands(t *testing.T) {
 
 // A waiter cancelled at the moment of its wake-up passes the wake-up on.
 func TestCancelAtTheMomentOfTheWakeUp(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		m := newClient(t, b.rdb).Mutex(b.name)
 		for range 100 {
 			_, unlock := enter(t, context.Background(), b.Mutex(b.name))
@@ -126,8 +125,7 @@ func TestConnectionOfWaitersIsGivenBack(t *testing.T) {
 
 // A waiter behind a crashed holder waits until its lease ends, and not much longer.
 func TestCrashedHolder(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		b.do(t, "HSET", b.name, "00000000-0000-0000-0000-000000000000:1", "1")
 		const lease = 2 * time.Second // long enough for one attempt
 		began := time.Now()
@@ -189,8 +187,7 @@ func TestMaxWait(t *testing.T) {
 }
 
 func TestMaxWaitTooShort(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		require.ErrorContains(t, b.Mutex(b.name, rlock.WithMaxWait(0)).Do(t.Context(), nothingToDo), "WithMaxWait is 0s, want at least 1ms")
 	})
 }

@@ -246,8 +246,7 @@ func TestWaitForRedisIsNotForShortLeases(t *testing.T) {
 
 // An answer ends it, whatever it is.
 func TestWaitForRedisIsNotForRefusals(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		require.NoError(t, b.do(t, "SET", b.name, "data").Error())
 		began := time.Now()
 		_, _, err := b.Mutex(b.name, rlock.WithWaitForRedis()).Lock(t.Context())

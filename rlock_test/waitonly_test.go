@@ -68,8 +68,7 @@ func TestWaitOnlySection(t *testing.T) {
 
 // G3: all other ways to a section: a re-entry, another lock inside, a downgrade, an upgrade, a ticket.
 func TestWaitOnlyOfOtherWays(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		b := newFixture(t)
+	virtual(t, func(t *testing.T, b fixture) {
 		ctx := context.Background()
 		m, rw := b.Mutex(b.name), b.RWMutex(b.name+":rw")
 		section, unlock := enter(t, ctx, m)
