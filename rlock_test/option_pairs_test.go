@@ -153,6 +153,7 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 	"WithAskedAfter": func(t *testing.T, p *pair) {
 		ctx, unlock := p.lock(t)
 		began := time.Now()
+		awaitEar(t, p.rdb, p.Client) // otherwise two looks find the waiter, a second apart
 		waiter := lockAsync(t, p.rival)
 		awaitAsked(t, ctx)
 		requireTook(t, pairTerm, began, time.Now())
