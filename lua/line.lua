@@ -2,7 +2,8 @@
 
 -- A place in line is a client in three keys:
 -- queue     a sorted set of clients in order
--- requests  a hash: client = the number of permits that each of its waiters wants, behind a word: a number alone would look like a lock
+-- requests  a hash: client = the number of permits that each of its waiters wants, behind a word: a number alone would look like a lock;
+--           for one waiter that can have one permit by a message, its id follows
 -- ends      a sorted set: when the place ends, in ms on the server's clock, unless the process asks before
 -- A process asks half of line.keep before that, by its own timer or after a message; at once if it was told so: then half a ms is added.
 -- All else is computed from this in each call.
@@ -11,14 +12,15 @@
 -- text is <mode> <how> <keep> <channel>, see semaphore.lua.
 local function open(line, text)
   local mode, how, keep, channel = string.match(text, '^(%d) (%a+) (%d+) (.*)$')
-  line.waits, line.cancelled, line.how, line.keep, line.channel = mode == '1', mode == '2', how, tonumber(keep), channel
+  line.waits, line.offers, line.cancelled = mode == '1' or mode == '3', mode == '3', mode == '2'
+  line.how, line.keep, line.channel = how, tonumber(keep), channel
   line.client = line.recorded and line.queue and string.sub(line.recorded, #line.requests + 2) or ''
   line.change, line.soon, line.half, line.length, line.sum = 0, math.huge, line.keep / 2, line.length or 0, 0
-  line.wants, line.which, line.rest = {}, {}, {}
+  line.wants, line.which, line.rest, line.grants = {}, {}, {}, {}
   if line.queue and (line.length > 0 or line.waits) then
     line.now = line.now or clock()
     line.mine = line.waits and redis.call('zmscore', line.queue, line.client)[1]
-    redis.call('hmget', line.requests, line.client)
+    line.offered = string.match(redis.call('hmget', line.requests, line.client)[1] or '', '^want 1 (.+)$')
     line.lost = line.length == 0 and redis.call('zrange', line.ends, '0', '127') -- otherwise serve and arm read it first
   end
   line.now, line.total = line.now or 0, math.huge
@@ -31,15 +33,33 @@ local function drop(line, client)
   redis.call('hdel', line.requests, client)
 end
 
--- call_for tells a process to ask in that many ms; its place ends at ends. If it does not listen, it is dropped. Its channel has the UUID
--- that the client begins with.
+-- ear_of returns the channel of a client's process: it has the UUID that the client begins with.
+local function ear_of(line, client)
+  return line.channel .. ':' .. string.match(client, '^[^:]*')
+end
+
+-- call_for tells a process to ask in that many ms; its place ends at ends. If it does not listen, it is dropped.
 local function call_for(line, client, ms, ends)
-  local heard = redis.pcall(line.how, line.channel .. ':' .. string.match(client, '^[^:]*'), look_message(ms))
+  local heard = redis.pcall(line.how, ear_of(line, client), look_message(ms))
   if heard == 0 then
     return drop(line, client)
   elseif type(heard) == 'number' then -- otherwise the user may not publish
     write(line, 'zadd', line.ends, string.format('%d', ends) .. (ms == 0 and '.5' or ''), client)
   end
+  return true
+end
+
+-- grants gives a permit to a process that listens: it has the id until it asks for it, but no longer than line.keep. Its place ends.
+-- permits.lua does the rest.
+local function grants(line, client, text, id, till)
+  local listen = id ~= '' and till % 1 == 0 and redis.pcall('pubsub', line.how == 'publish' and 'numsub' or 'shardnumsub', ear_of(line, client))
+  if not listen or not listen[2] or listen[2] == 0 then -- or it was told to ask, or the user may not see this
+    return false
+  end
+  line.grants[#line.grants + 1] = {
+    client = client, id = id, text = text, ends = till, score = redis.call('zscore', line.queue, client),
+  }
+  drop(line, client)
   return true
 end
 
@@ -91,10 +111,13 @@ local function serve(line)
           line.blocks = stops and line.length > 1
           line.soon = line.blocks and math.min(line.soon, line.now + line.keep + 1) or line.soon
         else
-          local wants = numbers_of(lists[i] or '')
+          local list, id = string.match(lists[i] or '', '^%a+ ([%d,]*) ?(.*)$')
+          local wants = numbers_of(list or '')
           local which, _, sum, blocks = fit(line, wants, free)
           local turn, till = #which > 0 or #wants == 0, tonumber(ends[i] or line.now + 1000000)
-          if turn or blocks and (at < line.length or #line.wants > 0) then
+          if which[1] and grants(line, client, lists[i], id, till) then
+            at, free = at - 1, free - 1
+          elseif turn or blocks and (at < line.length or #line.wants > 0) then
             local asks = till % 1 ~= 0 or till <= line.now + (turn and line.half or line.keep + late)
             till = asks and till or line.now + line.keep
             if asks or call_for(line, client, turn and 0 or line.half, till) then
@@ -149,6 +172,13 @@ local function keep(line, key, command, ...)
   end
 end
 
+-- restore gives a process its place back.
+local function restore(line, grant)
+  keep(line, line.requests, 'hset', grant.client, grant.text)
+  keep(line, line.ends, 'zadd', string.format('%d', grant.ends), grant.client)
+  keep(line, line.queue, 'zadd', grant.score, grant.client)
+end
+
 -- stand gives the calling process its place, or ends it, and returns the ms until its next try: -1 if everything was granted.
 local function stand(line)
   if line.mine and #line.rest == 0 then
@@ -166,7 +196,7 @@ local function stand(line)
   local again = math.max(1, math.min(60000, line.blocks and line.half or line.again or stays and 60000 or line.soon - line.now))
   if stays then
     local tail = redis.call('zrange', line.queue, '-1', '-1', 'withscores')[2]
-    keep(line, line.requests, 'hset', line.client, 'want ' .. table.concat(line.rest, ','))
+    keep(line, line.requests, 'hset', line.client, 'want ' .. table.concat(line.rest, ',') .. (line.offers and ' ' .. line.id or ''))
     keep(line, line.ends, 'zadd', string.format('%d', line.now + again + line.half), line.client)
     keep(line, line.queue, 'zadd', line.mine and line.which[1] ~= 1 and 'nx' or 'ch', string.format('%d', (tail or 0) + 1), line.client)
   end

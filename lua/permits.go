@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "abafda204222579d2b19719f8e91d5c003d68f16"}
+	permitsScript      = script{Text("permits"), "e7ed03765523e2cc267ce4cf07e28fdf96e6766e"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "e08ee7f60fb708e168e2fac1d05771982fa27622"}
+	permitsLeaseScript = script{Text("permits_lease"), "3144a38e8483d47a2f7bacb896303a05febbc6ec"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 
@@ -50,6 +50,11 @@ type PermitsArgs struct {
 	Leases []time.Duration
 	// IDs are new ids for the permits: for each of Wants in turn, as many as it wants.
 	IDs []PermitID
+	// Offers means that the process Waits for one permit, for one waiter, and that another process's call may give it: for
+	// Keep, with that one of the IDs, by a message of which the owner is that id as text and the token its slot.
+	// The next request that wants the id gets it, with its Lease, if it is not over; one that releases it, or is
+	// cancelled, also withdraws it.
+	Offers bool
 	// Release lists ids of permits to give back before any are taken.
 	Release []PermitID
 }
@@ -86,6 +91,12 @@ func UsePermits(ctx context.Context, c rueidis.Client, a PermitsArgs) (PermitsRe
 		return PermitsReply{}, fmt.Errorf("permits script: %d leases for %d wants", len(a.Leases), len(a.Wants))
 	}
 	args := append(a.args(make([]string, 0, 5+len(a.IDs)+len(a.Release))), a.leases())
+	if a.Offers && !a.Cancel {
+		if !a.Waits || len(a.Wants) != 1 || a.Wants[0] != 1 {
+			return PermitsReply{}, errors.New("permits script: only one waiter for one permit can get it by a message")
+		}
+		args[2] = a.how("3")
+	}
 	ids := 0
 	for _, n := range a.Wants {
 		ids += int(n)

@@ -10,7 +10,8 @@
 -- KEYS[7]   with a queue: when their places end, a sorted set
 -- ARGV[1]   request: the number of this call and its repeats, higher than those of all earlier requests in the record
 -- ARGV[2]   the change: as in semaphore.lua, or the word total and the number of all permits
--- ARGV[3]   <mode> <how> <keep> <channel>, as in semaphore.lua
+-- ARGV[3]   <mode> <how> <keep> <channel>, as in semaphore.lua. Mode 3 is mode 1 for a single want of one permit, which another process's call
+--           may grant: with the first id, for keep ms, and by a message to this process. Its next call finds that, and sets the lease
 -- ARGV[4]   the wants: the number of permits for each waiter, separated by commas
 -- ARGV[5]   leases of the permits in ms, separated by spaces, one per want or one for all; -1: they do not expire
 -- ARGV[6]   optional: the first id. As many ids of new permits are here as are wanted, then those of permits to return
@@ -107,11 +108,16 @@ local line = open({
   record = texts[2], request = ARGV[1], now = clock(), length = length, held = redis.call('zcard', permits),
 }, ARGV[3])
 
--- remove returns permits, and when each of them was to expire.
-local removed, new = {}, {} -- for take_back
+-- remove returns permits, and when each of them was to expire. Nobody grants one any more.
+local removed, new, taken_slots = {}, {}, {} -- the first two for take_back
 local function remove(ids)
   if #ids == 0 then
     return ids
+  end
+  for _, id in ipairs(ids) do
+    if id == line.offered then
+      redis.call('hdel', line.requests, line.client)
+    end
   end
   local ends, slots = redis.call('zmscore', permits, unpack(ids)), redis.call('zmscore', numbers, unpack(ids))
   numbered = numbered - redis.call('zrem', numbers, unpack(ids))
@@ -202,34 +208,52 @@ local function perform()
   if not done then
     done = change(line, ARGV[2])
   end
+  local known = not line.cancelled and wants[1] == 1 and redis.call('zscore', permits, ids[1][1]) -- granted by a message
   if not line.cancelled then
-    line.wants = wants
+    line.wants = known and {unpack(wants, 2)} or wants
   end
   line.total = line.free + line.held
+  line.id = ids[1] and ids[1][1]
   serve(line)
+  if known then
+    for n, which in ipairs(line.which) do
+      line.which[n] = which + 1
+    end
+    table.insert(line.which, 1, 1)
+    line.sum = line.sum + 1
+  end
 
   local left = -1
-  if #line.wants > 0 then
+  if #wants + #line.grants > 0 then
     left = redis.call('pttl', line.counter)
     line.soon = left >= 0 and math.min(line.soon, line.now + left + 1) or line.soon
   end
-  local taken_slots = {}
-  if line.sum > 0 then
-    local leases, taken, entries = {}, {}, {}
+  if line.sum + #line.grants > 0 then
+    local leases, taken, fresh, entries = {}, {}, {}, {}
     for lease in string.gmatch(ARGV[5], '%S+') do
       leases[#leases + 1] = tonumber(lease)
     end
-    for _, n in ipairs(line.which) do
-      local lease = leases[n] or leases[1]
+    local function take(id, lease)
       local lasts = lease < 0 and 922337203685477 or math.min(line.now + lease + 1, 922337203685477)
+      taken[#taken + 1] = id
+      if known and #taken == 1 then
+        redis.call('zadd', permits, 'xx', 'gt', lasts, id)
+        return
+      end
+      fresh[#fresh + 1] = id
+      entries[#entries + 1] = lasts
+      entries[#entries + 1] = id
+    end
+    for _, n in ipairs(line.which) do
       for _, id in ipairs(ids[n]) do
-        taken[#taken + 1] = id
-        entries[#entries + 1] = lasts
-        entries[#entries + 1] = id
+        take(id, leases[n] or leases[1])
       end
     end
-    local added = redis.call('zadd', permits, 'nx', unpack(entries))
-    new = added == #taken and taken or new
+    for _, grant in ipairs(line.grants) do
+      take(grant.id, line.keep)
+    end
+    local added = #fresh > 0 and redis.call('zadd', permits, 'nx', unpack(entries)) or 0
+    new = added == #fresh and fresh or new
     add(line, -added)
     local low = 0
     for n, id in ipairs(taken) do
@@ -253,15 +277,28 @@ local function perform()
     local next = redis.call('zrange', permits, '0', '0', 'withscores')[2]
     line.soon = math.min(line.soon, tonumber(next or math.huge))
   end
-  again, which, slots = stand(line), table.concat(line.which, ','), table.concat(taken_slots, ',')
+  again, which, slots = stand(line), table.concat(line.which, ','), table.concat(taken_slots, ',', 1, line.sum)
   return note(line, done, which, slots, given)
 end
 
 local _, failed = pcall(perform)
 if failed then
   take_back()
+  for _, grant in ipairs(line.grants) do
+    restore(line, grant)
+  end
   failed = type(failed) == 'table' and failed or redis.error_reply(tostring(failed)) -- a text before Redis 7
   return failed
+end
+for n, grant in ipairs(line.grants) do
+  local id = string.format(string.rep('%02x', #grant.id), string.byte(grant.id, 1, -1))
+  local message = grant_message(id, string.format('%d', line.keep), taken_slots[line.sum + n])
+  if type(redis.pcall(line.how, ear_of(line, grant.client), message)) ~= 'number' then -- this user may not send it: nobody has the permit
+    redis.call('zrem', numbers, grant.id)
+    redis.call('zrem', permits, grant.id)
+    line.free = redis.call('incrby', line.counter, '1')
+    restore(line, grant)
+  end
 end
 if line.more and line.free > 0 then
   announce(line.how, line.channel, line.free, line.queue, line.length)

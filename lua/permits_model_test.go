@@ -198,3 +198,191 @@ func TestPermitsAreLikeTheirModel(t *testing.T) {
 		}
 	}
 }
+
+// Processes wait for a permit each, or for two, and others' calls give them theirs by messages, of which some are lost, or come too late. Some
+// calls are sent twice or cancelled. Each permit has one owner, a waiter that has left gets none, and nobody sleeps while one is free.
+func TestPermitsByMessageAreLikeTheirModel(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	s := sharedPermits(t)
+	m := &givenModel{permits: s, random: rand.New(rand.NewPCG(seed, 0)), total: 3}
+	s.set(m.total)
+	for i := range 6 {
+		m.processes = append(m.processes, &givenProcess{i: i + 1, ear: s.process(i + 1)})
+	}
+	for range 2000 {
+		m.step()
+		m.check()
+	}
+	require.Greater(t, m.taken, 100)
+	for _, p := range m.processes { // each has its turn, and leaves nothing
+		for len(p.held) > 0 || len(p.wants) > 0 {
+			m.expireLost()
+			if len(p.wants) > 0 {
+				m.call(p, false)
+			}
+			if len(p.held) == 0 {
+				p.wants = nil
+				m.call(p, false)
+			}
+			m.give(p)
+		}
+	}
+	m.expireLost()
+	m.check()
+	s.requirePermits(m.total, 0)
+	s.line()
+}
+
+// givenProcess is a process of the model.
+type givenProcess struct {
+	i     int
+	ear   *ear
+	wants []lua.PermitID // of its waiters, for one permit each
+	back  []lua.PermitID // of waiters that left, to be given back by the next call
+	held  []lua.PermitID
+	deaf  bool // it has lost a message: it has no place, and asks after a minute at the latest
+}
+
+// givenModel is the expected state of a semaphore whose permits are given by messages.
+type givenModel struct {
+	permits
+	random    *rand.Rand
+	processes []*givenProcess
+	total     int64
+	next      int
+	lost      []lua.PermitID // given by messages that were lost, and not asked for yet
+	taken     int            // by messages
+}
+
+func (m *givenModel) step() {
+	p := m.processes[m.random.IntN(len(m.processes))]
+	switch m.random.IntN(10) {
+	case 0, 1, 2, 3:
+		if len(p.wants) == 0 || len(p.wants) == 1 && m.random.IntN(10) == 0 {
+			m.next++
+			p.wants = append(p.wants, id(m.next))
+		}
+		m.call(p, m.random.IntN(4) == 0)
+	case 4, 5, 6:
+		m.give(p)
+	case 7: // a waiter leaves
+		if n := len(p.wants); n > 0 {
+			at := m.random.IntN(n)
+			p.back = append(p.back, p.wants[at])
+			p.wants = slices.Delete(p.wants, at, at+1)
+			m.call(p, m.random.IntN(4) == 0)
+		}
+	case 8: // a call is cancelled, whether it ran or not: all its waiters leave
+		a := m.args(p)
+		if m.random.IntN(2) == 0 {
+			m.use(a)
+		}
+		a.Cancel = true
+		m.use(a)
+		m.forget(append(p.wants, p.back...)...)
+		p.wants, p.back = nil, nil
+		m.hear()
+	case 9:
+		m.expireLost()
+		m.call(p, false)
+	}
+}
+
+func (m *givenModel) args(p *givenProcess) lua.PermitsArgs {
+	a := m.request(p.i)
+	a.Waits, a.Offers, a.Release, a.IDs = true, len(p.wants) == 1, slices.Clone(p.back), slices.Clone(p.wants)
+	for range p.wants {
+		a.Wants = append(a.Wants, 1)
+	}
+	return a
+}
+
+// call is one request of a process for its waiters.
+func (m *givenModel) call(p *givenProcess, twice bool) {
+	m.t.Helper()
+	a := m.args(p)
+	r := m.use(a)
+	p.deaf = false
+	if twice {
+		require.Equal(m.t, r.Granted, m.use(a).Granted)
+	}
+	for _, i := range slices.Backward(r.Granted) {
+		p.held = append(p.held, p.wants[i])
+		p.wants = slices.Delete(p.wants, i, i+1)
+	}
+	for i, given := range r.Released {
+		require.True(m.t, given == lua.PermitUnknown || slices.Contains(m.lost, p.back[i]), "it was not given")
+	}
+	m.forget(append(slices.Clone(p.held), p.back...)...)
+	p.back = nil
+	m.hear()
+}
+
+// forget notes that these are not lost any more.
+func (m *givenModel) forget(ids ...lua.PermitID) {
+	m.lost = slices.DeleteFunc(m.lost, func(p lua.PermitID) bool { return slices.Contains(ids, p) })
+}
+
+func (m *givenModel) give(p *givenProcess) {
+	m.t.Helper()
+	if len(p.held) > 0 {
+		require.Equal(m.t, []lua.Given{lua.PermitReleased}, m.permits.give(p.i, p.held[0]).Released)
+		p.held = p.held[1:]
+		m.hear()
+	}
+}
+
+// expireLost ends the leases of permits of which nobody knows.
+func (m *givenModel) expireLost() {
+	m.expire(0, m.lost...)
+	m.lost = nil
+}
+
+// hear makes processes take what they were given, or look. Some messages are lost.
+func (m *givenModel) hear() {
+	m.t.Helper()
+	for _, p := range m.processes {
+		for _, said := range p.ear.said() {
+			owner, _, _ := strings.Cut(said, " ")
+			at := slices.IndexFunc(p.wants, func(id lua.PermitID) bool { return id.String() == owner })
+			switch {
+			case said == look:
+				m.call(p, false)
+			case owner == "?":
+			case at < 0:
+				m.t.Fatalf("%d gets %q and wants %v", p.i, said, p.wants)
+			case m.random.IntN(4) == 0:
+				m.lost, p.deaf = append(m.lost, p.wants[at]), true
+			default:
+				m.taken++
+				p.held = append(p.held, p.wants[at])
+				p.wants = slices.Delete(p.wants, at, at+1)
+			}
+		}
+	}
+}
+
+func (m *givenModel) check() {
+	m.t.Helper()
+	info, seen, waits := m.look(nil), make(map[lua.PermitID]bool), 0
+	for _, p := range m.processes {
+		for _, id := range p.held {
+			require.False(m.t, seen[id], "two owners")
+			require.True(m.t, m.look(&id).Found)
+			seen[id] = true
+		}
+		if len(p.wants) > 0 && !p.deaf {
+			waits++
+		}
+	}
+	for _, id := range m.lost {
+		require.False(m.t, seen[id], "it is not lost")
+	}
+	require.Equal(m.t, int64(len(seen)+len(m.lost)), info.Held)
+	require.Equal(m.t, m.total, info.Free+info.Held)
+	if info.Free > 0 && info.Free == m.free() { // otherwise some have expired, and the next call finds them
+		require.Zero(m.t, waits, "they sleep while %d are free", info.Free)
+	}
+}

@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
-	semaphoreScript       = script{Text("semaphore"), "1cdd027ef565a621fd65fa008b15e075a4fa8885"}
+	semaphoreScript       = script{Text("semaphore"), "32d1923c044be07b7dbedba6ce27e2a6204c4e36"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.

@@ -11,16 +11,16 @@ import (
 // Message is a script's message to one waiting process, on the channel <unlock channel>:<client UUID>.
 // lua/message.lua writes it, [ReadMessage] reads it, and this comment is its specification.
 //
-//	<owner> <lease> <version> <token>   a grant: that owner has the lock
+//	<owner> <lease> <version> <token>   a grant: that owner has the lock, or the permit with that id has been taken
 //	? <ms>                              a hint: look at the lock in so many ms
 //	? 0 <owner>                         a hint: the fair lock is free, and that owner is the first of its queue
 //
 // Fields are separated by one space. Numbers are decimal, without a sign or leading zeros.
 //
-//	owner    the field in the lock's hash, <client UUID>:<tag>: the entry in the queue without its mark; never "?"
+//	owner    the field in the lock's hash, <client UUID>:<tag>: the entry in the queue without its mark; never "?". Or the permit's id
 //	lease    in ms, at least 1: how long the owner has the lock, from when the script ran, unless it renews it
 //	version  of the grant: 0
-//	token    the fencing token, at least 0 (scripts give 1 to 2^53-1); "-" if there is none
+//	token    the fencing token, at least 0 (scripts give 1 to 2^53-1); "-" if there is none. Or the permit's slot
 //	ms       at least 0, which means now
 //
 // lease and ms are no longer than a [time.Duration] can be.

@@ -35,6 +35,50 @@ func TestPermitsWake(t *testing.T) {
 	})
 }
 
+// A permit comes with the message that wakes its waiter. If that has waited for long, it asks for its whole lease first. A process that is cut off
+// keeps the permit of its message from others for the grant lease.
+func TestPermitsByMessage(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		s := b.PermitSemaphore(b.name)
+		setPermits(t, s, 1)
+		held := acquire(t, s, 1)
+		there := newClient(t, b.rdb).PermitSemaphore(b.name)
+		for _, wait := range []struct {
+			by    *rlock.PermitSemaphore
+			long  time.Duration
+			calls int64
+		}{{there, 0, 1}, {s, 5 * time.Second, 2}} {
+			got, next := b.permitAsync(t, wait.by, 1)
+			sleep(wait.long)
+			before := redistest.Commands(t, b.rdb)["evalsha"]
+			require.NoError(t, held.permit.Release())
+			require.NoError(t, within(t, got, wakeTimeout))
+			require.Equal(t, wait.calls, redistest.Commands(t, b.rdb)["evalsha"]-before)
+			require.Zero(t, next.permit.Slot())
+			left := answer(s.LeaseTime(context.Background(), next.permit.ID())).ok(t)
+			require.Equal(t, wait.calls > 1, left > 2*time.Second, "%v", left)
+			sleep(time.Second) // a third of the grant lease is over
+			left = answer(s.LeaseTime(context.Background(), next.permit.ID())).ok(t)
+			require.Greater(t, left, 2*time.Second)
+			requirePermits(t, s, 0, 1)
+			held = *next
+		}
+
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		_, cut := b.permitAsync(t, newClient(t, redistest.Dial(t, proxy.Addr())).PermitSemaphore(b.name), 1)
+		got, _ := b.permitAsync(t, there, 2)
+		proxy.BlackHole(true)
+		began := time.Now()
+		require.NoError(t, held.permit.Release())
+		require.NoError(t, within(t, got, testTimeout))
+		require.GreaterOrEqual(t, time.Since(began), 2*time.Second)
+		require.LessOrEqual(t, time.Since(began), 3*time.Second)
+		require.Nil(t, cut.permit)
+		proxy.BlackHole(false)
+	})
+}
+
 // A waiter for more permits than exist delays no other. Waiters of one process may together want more permits than one call may have
 // ids for.
 func TestPermitsBeyondAll(t *testing.T) {

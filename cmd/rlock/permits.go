@@ -189,7 +189,8 @@ func (v *viewer) seeLine(ctx context.Context, seen *view) error {
 // wantsOf parses a place in the queue, see docs/internals/protocol.md.
 func wantsOf(place string) []int64 {
 	wants := []int64{}
-	for text := range strings.SplitSeq(strings.TrimPrefix(place, "want "), ",") {
+	list, _, _ := strings.Cut(strings.TrimPrefix(place, "want "), " ") // a permit's id may follow
+	for text := range strings.SplitSeq(list, ",") {
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 			wants = append(wants, n)
 		}

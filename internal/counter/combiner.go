@@ -22,6 +22,7 @@ import (
 //	idle      a change, or a waiter, comes or leaves    calling
 //	          the hub gives the turn: a message, the time that the last reply said, a new connection
 //	                                                    calling, if somebody waits
+//	          a message gives the only waiter's permit  idle: it has that, or, if the message may be too old, asks
 //	          the hub is closed, or refused             the waiters fail
 //	calling   reply                                     idle: whoever was granted permits has them, or goes on if the latch is open. What
 //	                                                    nobody waits for any more, the next call gives back
@@ -46,6 +47,7 @@ type combiner struct {
 	placed bool             // in Redis's queue, maybe
 	again  time.Duration    // ask again after this, unless there is a message
 	later  <-chan time.Time // look then for those that came meanwhile; nil: nobody did
+	seen   time.Time        // when the last answered call with its place was first sent
 	failed *lua.PermitsArgs // an unanswered call to be ended
 	since  time.Time        // when that was first sent
 	pause  time.Duration    // between tries to end it
@@ -57,6 +59,7 @@ type combiner struct {
 	changes []*counterChange // not sent yet
 	asked   bool             // Redis was asked for the first waiters since it last said that there may be news
 	came    bool             // some wait for a latch that came after the last look began
+	offered *counterWaiter   // another process may give it the permit with its id, which stands in the line; nil: none
 	sent    *counterChange   // under way; nil: none
 	more    chan struct{}    // capacity 1: a waiter or change has come or left
 	behind  bool             // counted as a call whose caller has left
@@ -278,7 +281,11 @@ func (b *combiner) await(more <-chan struct{}) {
 		b.retry = nil
 		return
 	}
-	_, err := b.hub.News()
+	granted, err := b.hub.News()
+	if granted {
+		b.given(b.hub.Given())
+		return
+	}
 	if b.turn = err == nil; b.turn {
 		b.heard(true)
 		return
@@ -292,6 +299,26 @@ func (b *combiner) await(more <-chan struct{}) {
 	defer all.mu.Unlock()
 	b.asked, b.later = false, nil
 	b.refuse(err)
+}
+
+// given hands out the permit that another process has given with its message. If too little of the grant's lease is left, counted from the
+// last call that saw the place, or an answer may be newer, Redis is asked first: it knows the id.
+func (b *combiner) given(g *pubsub.Grant) {
+	all := &b.m.of.combiners
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	b.joined, b.asked, b.later = false, false, nil
+	all.slept, b.warm = time.Now(), true
+	if g.Crossed {
+		return
+	}
+	b.placed = false
+	if w := b.offered; w != nil {
+		if lasts := min(g.Lease, w.lease); time.Until(b.seen.Add(lasts)) > lasts/2 {
+			w.slots, w.sent, w.first = []int64{g.Token}, b.seen, lasts
+			b.let(w, nil)
+		}
+	}
 }
 
 // leaveLine takes the process out of the hub and of Redis's queue when no caller waits.

@@ -14,7 +14,6 @@ import (
 // call sends the first change and the first waiters' requests.
 func (b *combiner) call() {
 	all := &b.m.of.combiners
-	waits := b.turn && b.m.queueKey() != "" && b.hub.Listens() && b.hub.TakePlace(b.m.Client.ID)
 	all.mu.Lock()
 	var change *counterChange
 	if b.m.Kind != kinds.Latch { // one may have come since wants
@@ -26,6 +25,15 @@ func (b *combiner) call() {
 	b.came, b.later = false, nil
 	for _, w := range waiters {
 		w.known = true
+	}
+	var offered *counterWaiter
+	owner := b.m.Client.ID
+	if len(waiters) == 1 && waiters[0].grants {
+		offered, owner = waiters[0], waiters[0].ids[0].String()
+	}
+	waits := b.turn && b.m.queueKey() != "" && b.hub.Listens() && b.hub.TakePlace(owner)
+	if waits { // any former one is in this call, or its permit is to be given back
+		b.offered = offered
 	}
 	all.mu.Unlock()
 	b.ask(change, waiters, waits)
@@ -60,6 +68,7 @@ func (b *combiner) ask(change *counterChange, waiters []*counterWaiter, waits bo
 	} else if len(waiters) > 0 {
 		ctx = waiters[0].ctx
 	}
+	args.Offers = waits && len(waiters) == 1 && waiters[0].grants
 	for _, w := range waiters {
 		args.Wants, args.Leases, args.IDs = append(args.Wants, w.n), append(args.Leases, w.lease), append(args.IDs, w.ids...)
 	}
@@ -71,7 +80,7 @@ func (b *combiner) ask(change *counterChange, waiters []*counterWaiter, waits bo
 			b.again = reply.Again
 		}
 		if waits {
-			b.placed = len(reply.Granted) < len(waiters)
+			b.placed, b.seen = len(reply.Granted) < len(waiters), sent.at
 		}
 	case change == nil && b.m.Kind == kinds.Latch: // a look has nothing to be undone
 		b.refused(err, nil, waiters)

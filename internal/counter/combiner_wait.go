@@ -25,10 +25,12 @@ type counterWaiter struct {
 	err     error           // why; nil: it has its permits
 
 	// For permits that expire.
-	lease time.Duration
-	ids   []lua.PermitID // as many as it wants
-	slots []int64        // of these, once granted, and
-	sent  time.Time      // when they were first requested: their lease began no earlier
+	lease  time.Duration
+	grants bool           // a message may give it its only permit
+	ids    []lua.PermitID // as many as it wants
+	slots  []int64        // of these, once granted, and
+	sent   time.Time      // when they were first requested: their lease began no earlier
+	first  time.Duration  // that of a grant by a message; 0: lease
 }
 
 // come adds a waiter. A try for permits is refused at once if others wait; a request under way does not. The error is that of a failing
@@ -118,15 +120,22 @@ func (b *combiner) refuse(err error) {
 // let ends one waiter's wait. combiners.mu is held.
 func (b *combiner) let(w *counterWaiter, err error) {
 	w.err, w.gone = err, true
+	if err == nil && w == b.offered {
+		b.offered = nil
+	}
 	close(w.ended)
 	b.remove(w)
 }
 
-// remove takes a waiter out of the line. combiners.mu is held.
+// remove takes a waiter out of the line. A permit that it may have by now is given back. combiners.mu is held.
 func (b *combiner) remove(w *counterWaiter) {
 	if w.listed {
 		w.listed = false
 		b.live--
+	}
+	if w == b.offered {
+		b.offered = nil
+		b.giveBack(0, w.ids...)
 	}
 }
 

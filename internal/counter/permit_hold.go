@@ -1,6 +1,7 @@
 package counter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -64,7 +65,7 @@ const longest time.Duration = math.MaxInt64 / 2
 // admit starts a hold on the permits granted to w. If it fails, the caller must give them back.
 func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHold, error) {
 	c := m.Client
-	until := w.sent.Add(m.TTL)
+	until := w.sent.Add(cmp.Or(w.first, m.TTL))
 	if !time.Now().Before(until) {
 		return nil, c.Errors.Loss(tenure.Loss{
 			Name: m.Name, Owner: w.ids[0].String(), Reason: tenure.LostExpired, Since: until, Late: true, Text: "lost: Redis took longer than the lease to answer",
@@ -77,7 +78,7 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 	if m.MaxHold > 0 {
 		h.limit = w.sent.Add(m.MaxHold)
 	}
-	if err := m.begins(ctx, h, until, m.RenewedFor(c)); err != nil {
+	if err := m.begins(ctx, h, until, w.first, m.RenewedFor(c)); err != nil {
 		return nil, err
 	}
 	for i := range h.permits {
@@ -93,14 +94,15 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 // Section starts a hold with n permits that the caller has. If it fails, the caller gives them back.
 func (m Semaphore) Section(ctx context.Context, n int64) (*PermitHold, error) {
 	h := &PermitHold{n: n, permits: make([]heldPermit, 1)}
-	if err := m.begins(tenure.SectionParent(ctx), h, time.Now().Add(longest), 0); err != nil {
+	if err := m.begins(tenure.SectionParent(ctx), h, time.Now().Add(longest), 0, 0); err != nil {
 		return nil, err
 	}
 	return h, nil
 }
 
-// begins starts a hold under ctx whose permits are trusted until then, and renewed for ttl; 0: they are not renewed.
-func (m Semaphore) begins(ctx context.Context, h *PermitHold, until time.Time, ttl time.Duration) error {
+// begins starts a hold under ctx whose permits are trusted until then, and renewed for ttl; 0: they are not renewed. first is their first
+// lease, if that is shorter; otherwise 0.
+func (m Semaphore) begins(ctx context.Context, h *PermitHold, until time.Time, first, ttl time.Duration) error {
 	c := m.Client
 	if !c.HoldBegins(false) {
 		return m.FailClosed()
@@ -112,7 +114,7 @@ func (m Semaphore) begins(ctx context.Context, h *PermitHold, until time.Time, t
 	for i := range h.permits {
 		p := &h.permits[i]
 		p.hold = h
-		open = p.keep(until, ttl) && open
+		open = p.keep(until, first, ttl) && open
 	}
 	h.mu.Unlock()
 	if !open {
@@ -123,14 +125,14 @@ func (m Semaphore) begins(ctx context.Context, h *PermitHold, until time.Time, t
 	return nil
 }
 
-// keep hands a permit to the renewer, to be renewed for ttl; 0: not renewed. It reports false if the engine is closed. hold.mu is held.
-func (p *heldPermit) keep(until time.Time, ttl time.Duration) bool {
+// keep hands a permit to the renewer, see begins. It reports false if the engine is closed. hold.mu is held.
+func (p *heldPermit) keep(until time.Time, first, ttl time.Duration) bool {
 	c := p.hold.semaphore.Client
 	p.lease = new(lease.Lease)
 	if !p.hold.limit.IsZero() {
 		c.Leases.Limit(p.lease, p.hold.limit)
 	}
-	return c.Leases.Keep(p.lease, p, until, ttl)
+	return c.Leases.KeepShort(p.lease, p, until, cmp.Or(first, ttl), ttl)
 }
 
 // end ends the ctx, and the renewals. It returns false if it was released before.
@@ -345,7 +347,7 @@ func (p *heldPermit) updated(held bool) {
 func (p *heldPermit) endsAt(until time.Time) {
 	if h := p.hold; h.cancel != nil && h.loss == nil {
 		h.semaphore.Client.Leases.Stop(p.lease)
-		p.keep(until, 0)
+		p.keep(until, 0, 0)
 	}
 }
 

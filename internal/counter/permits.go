@@ -32,7 +32,7 @@ func (m PermitSemaphore) Acquire(who tenure.Caller, n int) (*PermitHold, error) 
 		return nil, err
 	}
 	defer m.Client.Calls.Ended()
-	w := &counterWaiter{n: int64(n), lease: m.Expiry(m.TTL), ids: make([]lua.PermitID, n)}
+	w := &counterWaiter{n: int64(n), lease: m.Expiry(m.TTL), ids: make([]lua.PermitID, n), grants: n == 1 && m.Grants}
 	for i := range w.ids {
 		w.ids[i] = newPermitID(m.Client)
 	}

@@ -120,7 +120,7 @@
 //
 // A quorum's votes come before a tenure; a tenure, or a hold of permits, before the renewer, so the last of concurrent level
 // changes decides about renewal, and before the count of foreign calls (tell.Each). The mutex of the combiners of semaphores and latches
-// comes before the left calls'; a Leadership's before those of a tenure and the renewer; a deadlock search's before those of tenures, the
+// comes before the left calls' and the hub's; a Leadership's before those of a tenure and the renewer; a deadlock search's before those of tenures, the
 // hub, the graph and the held locks. The hub's comes before that of its connections. All
 // others are leaves. None is held while waiting for the network or a goroutine. The renewer reports
 // losses outside its mutex, and leaves wake-ups in the hub to a goroutine there (Hub.WakeSoon): it waits for no queue. A stopped waiter is

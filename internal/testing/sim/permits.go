@@ -96,7 +96,7 @@ func (e *expiring) said(n news) {
 	for id, until := range e.ends {
 		i := e.issued[id]
 		if i == nil {
-			i = &issue{process: e.o.world.process(n.client), calls: e.calls}
+			i = &issue{process: e.o.world.owner(id), calls: e.calls}
 			e.issued[id] = i
 			if slot := e.slots[id]; int64(slot) >= now {
 				e.violation("permit %s has slot %d, and there are %d permits", short(id), slot, now)

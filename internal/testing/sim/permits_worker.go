@@ -4,15 +4,19 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// process returns the process with that id, or nil.
-func (w *world) process(client string) *process {
-	at := slices.IndexFunc(w.all, func(p *process) bool { return p.locks[0].ID() == client })
+// owner returns the process whose permit has that id, or nil. Another process's script may have given it.
+func (w *world) owner(id string) *process {
+	at := slices.IndexFunc(w.all, func(p *process) bool {
+		return len(id) == 16 && strings.HasPrefix(p.locks[0].ID(), fmt.Sprintf("%x-%x-%x", id[:4], id[4:6], id[6:8]))
+	})
 	if at < 0 {
 		return nil
 	}
