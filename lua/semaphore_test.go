@@ -367,6 +367,7 @@ type sleeper struct {
 	ear     *ear
 	wants   []int64
 	due     time.Duration // when it asks
+	late    time.Duration // how much later than the script that named the time, at most
 	stopped bool
 }
 
@@ -397,7 +398,7 @@ func (b *bed) ask(p *sleeper, gives int64) {
 		b.held += p.wants[i]
 		p.wants = slices.Delete(p.wants, i, i+1)
 	}
-	p.due = sent + r.Again // on a busy machine earlier than the script meant, by as much as the call took
+	p.due, p.late = b.now()+r.Again, b.now()-sent
 	b.hear(sent)
 }
 
@@ -408,7 +409,9 @@ func (b *bed) hear(sent time.Duration) {
 		for _, said := range p.ear.said() {
 			ms, err := strconv.Atoi(strings.TrimPrefix(said, "? "))
 			require.NoError(b.t, err)
-			p.due = min(p.due, sent+time.Duration(ms)*time.Millisecond)
+			if due := b.now() + time.Duration(ms)*time.Millisecond; due < p.due {
+				p.due, p.late = due, b.now()-sent
+			}
 		}
 	}
 }
@@ -420,7 +423,7 @@ func (b *bed) pass(d time.Duration) {
 		until := max(end, b.now())
 		var next *sleeper
 		for _, p := range b.all {
-			if !p.stopped && len(p.wants) > 0 && p.due <= until && (next == nil || p.due < next.due) {
+			if !p.stopped && len(p.wants) > 0 && p.due-p.late <= until && (next == nil || p.due < next.due) {
 				next = p
 			}
 		}
