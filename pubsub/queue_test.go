@@ -161,7 +161,7 @@ func TestAfterClose(t *testing.T) {
 	leave(late, ws[1], ws[0])
 }
 
-// What is said of an earlier connection, or of other channels, changes nothing.
+// News of an earlier connection, or of other channels, changes nothing.
 func TestNewsOfOthers(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
