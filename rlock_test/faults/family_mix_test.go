@@ -35,7 +35,7 @@ func TestMixOfFaultsAll(t *testing.T) {
 		one, other := mixSchedule(rng, network, len(f.proxies), mixKindRound), mixSchedule(rng, server, len(f.proxies), mixKindRound)
 		t.Logf("network: %v\nserver: %v", one, other)
 		n.run(one, other)
-		f.idle(time.Now(), silence+f.plan.Watchdog+time.Second, "all calls return after the faults")
+		f.drain(time.Now(), silence+f.plan.Watchdog+time.Second, "all calls return after the faults")
 		f.fine()
 	}
 	f.clean(patience + f.plan.Watchdog)
@@ -71,7 +71,7 @@ func TestMixOfFaultsQuorum(t *testing.T) {
 		t.Logf("%v", steps)
 		n.strikes(steps)
 		require.Zero(t, f.unreached(), "Locks succeed without one server")
-		f.idle(time.Now(), f.plan.Watchdog+time.Second, "all calls return after the faults")
+		f.drain(time.Now(), f.plan.Watchdog+time.Second, "all calls return after the faults")
 		f.fine()
 
 		f.goOn()

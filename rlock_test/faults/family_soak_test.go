@@ -49,7 +49,7 @@ func TestSoakOfEveryKind(t *testing.T) {
 			killed = time.Now()
 			sleep(time.Duration(rng.Int64N(int64(300 * time.Millisecond))))
 		}
-		f.idle(killed, f.plan.Watchdog+familyGrace+time.Second, "all get on")
+		f.drain(killed, f.plan.Watchdog+familyGrace+time.Second, "all get on")
 		slowest = max(slowest, time.Since(killed))
 		f.fine()
 	}

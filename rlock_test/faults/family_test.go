@@ -29,6 +29,7 @@ type family struct {
 	calls   countCalls
 
 	mu          sync.Mutex // guards the following
+	heard       time.Time  // when a process last reported anything
 	wrong       []string   // errors that no caller should get
 	unreachable int        // Locks that failed with ErrUnreachable
 }
@@ -100,6 +101,9 @@ func (f *family) ready(peers []*workPeer) {
 
 // hear handles a line of a process.
 func (f *family) hear(p *workPeer, line string) {
+	f.mu.Lock()
+	f.heard = time.Now()
+	f.mu.Unlock()
 	if f.witness.hear(p.name, line) || f.calls.hear(p.name, line) {
 		return
 	}
@@ -129,12 +133,14 @@ func (f *family) await(peers []*workPeer, want string, since time.Time, within t
 	f.t.Helper()
 	var machine stalls
 	for _, p := range peers {
-		require.Equal(f.t, want, f.next(p, &machine, since, within, why), why)
+		require.Equal(f.t, want, f.next(p, &machine, at(since), within, why), why)
 	}
 }
 
-// next returns a process's answer. Stalls of this process do not count.
-func (f *family) next(p *workPeer, machine *stalls, since time.Time, within time.Duration, why string) string {
+func at(t time.Time) func() time.Time { return func() time.Time { return t } }
+
+// next returns a process's answer, within the given time after since. Stalls of this process do not count.
+func (f *family) next(p *workPeer, machine *stalls, since func() time.Time, within time.Duration, why string) string {
 	f.t.Helper()
 	for {
 		select {
@@ -145,7 +151,7 @@ func (f *family) next(p *workPeer, machine *stalls, since time.Time, within time
 		default:
 			machine.step()
 		}
-		if took, _ := machine.clear(span{since, time.Now()}); took > within {
+		if took, _ := machine.clear(span{since(), time.Now()}); took > within {
 			for i, rdb := range f.direct {
 				f.t.Logf("server %d: %s", i, familyKeys(f.t, rdb))
 			}
@@ -165,7 +171,7 @@ func answers[T any](f *family, command string) (all []T) {
 	since := time.Now()
 	for _, p := range f.peers {
 		var some []T
-		_, text, _ := strings.Cut(f.next(p, &machine, since, 2*histReturn, command), "\t")
+		_, text, _ := strings.Cut(f.next(p, &machine, at(since), 2*histReturn, command), "\t")
 		require.NoError(f.t, json.Unmarshal([]byte(text), &some), "%s", text)
 		all = append(all, some...)
 	}
@@ -177,6 +183,26 @@ func (f *family) goOn() {
 	f.t.Helper()
 	for _, p := range f.peers {
 		p.send(f.t, "go")
+	}
+}
+
+// drain ends all turns, and requires that one of the callers goes on within the given time, after since and after each other: how long all of
+// them take is a matter of the machine. No new turns begin, so a call that sleeps is found at the latest when the others have returned.
+func (f *family) drain(since time.Time, within time.Duration, why string) {
+	f.t.Helper()
+	for _, p := range f.peers {
+		p.send(f.t, "hold")
+	}
+	var machine stalls
+	for _, p := range f.peers {
+		require.Equal(f.t, "idle", f.next(p, &machine, func() time.Time {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.heard.After(since) {
+				return f.heard
+			}
+			return since
+		}, within, why), why)
 	}
 }
 
