@@ -135,6 +135,7 @@ func TestRenewFromEveryState(t *testing.T) {
 // A batch is one call, and the state of a key never affects the other keys, wherever it stands.
 func TestRenewBatch(t *testing.T) {
 	t.Parallel()
+	const short, lease, long = 5 * time.Minute, 15 * time.Minute, 45 * time.Minute // none ends while a hundred keys are made
 	rdb := redistest.Start(t).Client(t)
 	got, err := lua.Renew(t.Context(), rdb, lease, nil)
 	require.NoError(t, err)

@@ -133,19 +133,6 @@ func heardAll(t *testing.T, ears []*ear, now bool, want ...string) {
 
 const look = "? 0"
 
-// later advances the time, by a millisecond more: all places end earlier. Who was called has half a millisecond more than its time, and all
-// of this may take less.
-func (s sem) later(by time.Duration) {
-	s.t.Helper()
-	by += time.Millisecond
-	const script = `
-		for _, client in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
-			redis.call('ZINCRBY', KEYS[1], -ARGV[1], client)
-		end`
-	err := s.do("EVAL", script, "1", s.ends(), strconv.FormatInt(by.Milliseconds(), 10)).Error()
-	require.True(s.t, rueidis.IsRedisNil(err), "%v", err)
-}
-
 // ends returns the key of the times at which places end.
 func (s sem) ends() string { return s.queue + ":ends" }
 
