@@ -455,3 +455,54 @@ func TestAskedForManyAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// lateAsker is a client whose goroutine goes on late after a message to an ear.
+type lateAsker struct {
+	rueidis.Client
+	goOn chan struct{}
+}
+
+func (c lateAsker) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	speaks := cmd.Commands()[0] == "PUBLISH" // a command is used up by Do
+	reply := c.Client.Do(ctx, cmd)
+	if speaks {
+		<-c.goOn
+	}
+	return reply
+}
+
+// A waiter asks a holder whose ear is not there yet, and is refused again, now with its place, before it knows that nobody heard. In between
+// the ear has come, and the holder has seen nobody. The waiter asks once more.
+func TestAskedWhileTheMessageIsUnderWay(t *testing.T) {
+	redistest.OnlyVirtual(t, "it relies on what has happened", func(t *testing.T) {
+		b := newFixture(t)
+		mine, theirs := redistest.StartProxy(t, redistest.Shared(t)), redistest.StartProxy(t, redistest.Shared(t))
+		holder := newClient(t, redistest.Dial(t, mine.Addr()), seldom)
+		rdb := lateAsker{redistest.Dial(t, theirs.Addr()), make(chan struct{})}
+		waiter := newClient(t, rdb, seldom)
+		lockAndUnlock(t, holder.Mutex(b.name))
+		lockAndUnlock(t, waiter.Mutex(b.name))
+		hold := func(cmd []string) redistest.Action {
+			if cmd[0] == "SUBSCRIBE" {
+				return redistest.Hold
+			}
+			return redistest.Pass
+		}
+		mine.OnRequest(hold)
+		theirs.OnRequest(hold)
+		h := locked(t, holder.Mutex(b.name, rlock.WithAsked()))
+		waits := lockAsync(t, waiter.Mutex(b.name))
+		redistest.Settle(t) // it has asked
+		mine.Release()
+		b.earsOf(t, holder)
+		redistest.Settle(t) // the holder has looked
+		notAsked(t, h.ctx)
+		theirs.Release()
+		b.awaitQueued(t, b.name)
+		redistest.Settle(t) // it has been refused again
+		close(rdb.goOn)
+		awaitAsked(t, h.ctx)
+		require.NoError(t, h.unlock())
+		waits.getAndUnlock(t, testTimeout)
+	})
+}

@@ -39,8 +39,9 @@ type askings struct {
 	refused  atomic.Bool   // the user may not
 	underWay chan struct{} // of mostAsking
 
-	mu    sync.Mutex // guards the following; no other lock is taken under it
-	asked recentKeys // owners that are not asked again
+	mu      sync.Mutex      // guards the following; no other lock is taken under it
+	asked   recentKeys      // owners that are not asked again
+	sending map[string]bool // owners with a message under way; true: they caused another refusal since
 }
 
 // AskHolder asks an owner that blocks a Lock, if it can be asked, and looks up its label, if it has one. It returns at once.
@@ -63,15 +64,16 @@ func (e *Ear) ask(ctx context.Context, m *tenure.Lock, holder, what string) {
 	}
 	e.Calls.Background(func() { // ends when Redis has answered, or after some seconds
 		if !e.askings.enter(e.Calls.Done()) {
-			return
+			return // nobody asks any more
 		}
 		defer e.askings.leave()
 		again := calls.Retry{}
 		for {
 			heard, err := e.askAll(ctx, m, holder, what, id, tag)
 			if err == nil {
-				if heard == 0 || e.Cluster.IsOne() && !e.Channel(id).Sharded { // which does not tell
-					e.askings.forget(about)
+				unknown := heard == 0 || e.Cluster.IsOne() && !e.Channel(id).Sharded // which does not tell
+				if e.askings.sent(about, unknown) {
+					continue
 				}
 				return
 			}
@@ -86,16 +88,44 @@ func (e *Ear) ask(ctx context.Context, m *tenure.Lock, holder, what string) {
 // isAskable reports whether an owner with that mark can be asked.
 func isAskable(m kinds.Capability) bool { return m.Wants(kinds.WantsAsked) || m.Wants(kinds.Lingers) }
 
-// begin reports whether that owner is to be asked now.
+// begin reports whether that owner is to be asked now. If so, sent or failed follows.
 func (a *askings) begin(owner string) bool {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.refused.Load() || a.asked.has(owner, now) {
+	_, sending := a.sending[owner]
+	switch {
+	case a.refused.Load():
+		return false
+	case sending:
+		a.sending[owner] = true
+		return false
+	case a.asked.has(owner, now):
 		return false
 	}
+	if a.sending == nil {
+		a.sending = make(map[string]bool)
+	}
+	a.sending[owner] = false
 	a.asked.add(owner, now, askAgain)
 	return true
+}
+
+// sent reports whether the owner is to be asked once more: if it may not have heard the message, and caused another refusal since. In between
+// it may have begun to listen, and looked for waiters before this one was in line. Otherwise the next refusal asks an owner that may not
+// have heard.
+func (a *askings) sent(owner string, unheard bool) (again bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if unheard && a.sending[owner] {
+		a.sending[owner] = false
+		return true
+	}
+	delete(a.sending, owner)
+	if unheard {
+		a.asked.remove(owner)
+	}
+	return false
 }
 
 // enter waits until a message may be sent. It reports false if the Client is closed.
@@ -110,17 +140,15 @@ func (a *askings) enter(closed <-chan struct{}) bool {
 
 func (a *askings) leave() { <-a.underWay }
 
-// forget makes the next refusal ask the owner again.
-func (a *askings) forget(owner string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.asked.remove(owner)
-}
-
 // failed makes the next refusal ask the owner again; if the user lacks the right, nobody is asked any more.
 func (a *askings) failed(e *Ear, owner string, err error, refusal bool) {
+	a.mu.Lock()
+	delete(a.sending, owner)
 	if !refusal {
-		a.forget(owner)
+		a.asked.remove(owner)
+	}
+	a.mu.Unlock()
+	if !refusal {
 		return
 	}
 	if strings.HasPrefix(err.Error(), "NOPERM") && !a.refused.Swap(true) {
