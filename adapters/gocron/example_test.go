@@ -17,7 +17,7 @@ import (
 // Two schedulers stand for two processes. Each starts the report at the same time, and one of them runs it.
 func ExampleLocker() {
 	ran, skipped := make(chan string, 1), make(chan bool, 1)
-	at := time.Now().Add(100 * time.Millisecond)
+	at := time.Now().Add(time.Second) // both are up by then
 
 	process := func() (end func()) {
 		client, err := rlock.Open(os.Getenv("REDIS_URL"), rlock.Options{Prefix: "gocron:"})

@@ -343,18 +343,19 @@ func TestRunShared(t *testing.T) {
 	s := redistest.Start(t)
 	reader := start(t, nil, "run", "-addr", s.Addr(), "-shared", "job", "--", "sh", "-c", untilEOF)
 	reader.saw("inside")
-	try := func(flags ...string) int {
+	try := func(want int, flags ...string) {
 		t.Helper()
-		return call(t, s.Addr(), append(append([]string{"run", "-wait", "0"}, flags...), "job", "--", "true")...).code
+		r := call(t, s.Addr(), append(append([]string{"run", "-wait", "0"}, flags...), "job", "--", "true")...)
+		require.Equal(t, want, r.code, r.err)
 	}
-	require.Zero(t, try("-shared"))
-	require.Equal(t, exitNotAcquired, try("-exclusive"))
-	require.Equal(t, exitNotAcquired, try())
+	try(0, "-shared")
+	try(exitNotAcquired, "-exclusive")
+	try(exitNotAcquired)
 	require.NoError(t, reader.in.Close())
 	require.Zero(t, reader.rest().code)
 	writer := start(t, nil, "run", "-addr", s.Addr(), "-exclusive", "job", "--", "sh", "-c", untilEOF)
 	writer.saw("inside")
-	require.Equal(t, exitNotAcquired, try("-shared"))
+	try(exitNotAcquired, "-shared")
 	require.NoError(t, writer.in.Close())
 	require.Zero(t, writer.rest().code)
 	requireEmpty(t, s)
