@@ -232,7 +232,7 @@ func (b *bench) run(s *sample) (err error) {
 		}
 		workers = append(workers, p)
 	}
-	timeout := readyTimeout
+	timeout := readyTimeout + s.Lease
 	if b.quick {
 		timeout = readyTimeoutQuick
 	}
@@ -289,7 +289,7 @@ func (b *bench) window(s *sample, lib *library, commands func() (commands, error
 			}
 		}
 	}
-	timeout := s.Duration + reportTimeout
+	timeout := s.Duration + s.Lease + reportTimeout // a lease, for a million holds that are given back
 	if b.quick {
 		timeout = s.Duration + reportTimeoutQuick
 	}

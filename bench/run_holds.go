@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -16,7 +17,8 @@ const holders = 64
 
 // runHolds takes many locks and keeps them, to measure the cost of holding and renewing. Its ops are the holds; its time is the window.
 func runHolds(j *job) (report, error) {
-	c, err := j.open(holdsLease)
+	lease := cmp.Or(j.lease, holdsLease)
+	c, err := j.open(lease)
 	if err != nil {
 		return report{}, err
 	}
@@ -29,7 +31,7 @@ func runHolds(j *job) (report, error) {
 	if err := h.take(); err != nil {
 		return report{}, err
 	}
-	<-time.After(holdsLease / 3) // renewals are in flight
+	<-time.After(lease / 3) // renewals are in flight
 	rep := report{Extra: measure().perUnit(before, j.goroutines)}
 	if err := j.begin(); err != nil {
 		return report{}, err

@@ -260,6 +260,8 @@ func slowWorkloads(o *options) []workload {
 			cell:  cell{Workload: "handoff", Processes: 1, Goroutines: 2, Section: 200 * time.Millisecond, Duration: long},
 			asked: true, metric: p50, columns: []metric{p99, sentPerOp},
 		},
+		manyHolds("holds-100k", 100_000),
+		manyHolds("holds-1m", 1_000_000),
 		{
 			name: "crash", about: fmt.Sprint(crashes, " holders, each a process of its own, are killed, with the lease of their library; until the next has the lock"),
 			cell:  cell{Workload: "crash", Processes: 1, Goroutines: crashes, Duration: crashTimeout},
@@ -270,5 +272,15 @@ func slowWorkloads(o *options) []workload {
 			cell:  cell{Workload: "crash", Processes: 1, Goroutines: crashes, Lease: 10 * time.Second, Duration: crashTimeout},
 			asked: true, metric: nextIn, columns: []metric{nextLeast, nextMost, stuck},
 		},
+	}
+}
+
+// manyHolds are held with rlock's default lease, for one renewal of each.
+func manyHolds(name string, n int) workload {
+	const lease = 30 * time.Second
+	return workload{
+		name: name, about: fmt.Sprintf("one process holds %d locks with a lease of %v, which are renewed", n, lease),
+		cell:   cell{Workload: "holds", Processes: 1, Goroutines: n, Lease: lease, Duration: lease / 3},
+		metric: cpu, columns: []metric{sentPerSecond, heap, stack, goroutines},
 	}
 }
