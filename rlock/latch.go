@@ -17,13 +17,13 @@ import (
 // before the return of every Await that its latch releases, see [Mutex].
 type CountDownLatch struct {
 	client *Client
-	latch  counter.Latch
+	latch  counter.Counter
 }
 
 // CountDownLatch returns a handle on the latch called name.
 func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	c.check()
-	return &CountDownLatch{c, c.counters.Latch(c.prefix+name, name, c.terms(kinds.Latch, name, nil))}
+	return &CountDownLatch{c, c.counters.Get(c.prefix+name, kinds.Latch, name, c.terms(kinds.Latch, name, nil))}
 }
 
 // Name returns the name of the latch.
@@ -51,7 +51,8 @@ func (l *CountDownLatch) TrySetCount(ctx context.Context, n int64) (bool, error)
 	if n < 0 {
 		return false, l.latch.Fail(errors.New("a count is 0 or more"))
 	}
-	return l.latch.TrySetCount(ctx, n)
+	did, err := l.latch.Change(ctx, counter.SetCount, n)
+	return did == 1, err
 }
 
 // CountDown takes one off the count, if there is one, and wakes all waiters when it reaches 0. It counts exactly once. With [ErrPending] it
@@ -59,14 +60,16 @@ func (l *CountDownLatch) TrySetCount(ctx context.Context, n int64) (bool, error)
 // [CountDownLatch.TrySetCount].
 func (l *CountDownLatch) CountDown(ctx context.Context) error {
 	l.check(ctx)
-	return l.latch.CountDown(ctx)
+	_, err := l.latch.Change(ctx, counter.CountDown, 1)
+	return err
 }
 
 // Count returns how many more times the latch has to be counted down; 0 if it is open. Errors and times are those of
 // [Mutex.IsLocked].
 func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
 	l.check(ctx)
-	return l.latch.Count(ctx)
+	n, err := l.latch.Count(ctx)
+	return max(n, 0), err
 }
 
 // Await waits until the latch is open, or ctx is done. A count that is set after the one it waits for has ended does not keep it waiting. It
@@ -85,7 +88,7 @@ func (l *CountDownLatch) TryAwait(ctx context.Context, wait time.Duration) error
 func (l *CountDownLatch) await(who tenure.Caller) error {
 	trace := l.client.trace.follow(&who, l.latch.Name, l.latch.Kind.Name)
 	who.Trace = trace.tracer()
-	err := l.latch.Await(who)
+	err := l.latch.Await(who, 0)
 	trace.passed(err)
 	return err
 }
@@ -94,5 +97,6 @@ func (l *CountDownLatch) await(who tenure.Caller) error {
 // [CountDownLatch.TrySetCount].
 func (l *CountDownLatch) Delete(ctx context.Context) (bool, error) {
 	l.check(ctx)
-	return l.latch.Delete(ctx)
+	did, err := l.latch.Change(ctx, counter.DeleteLatch, 0)
+	return did == 1, err
 }

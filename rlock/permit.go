@@ -31,7 +31,8 @@ type PermitSemaphore struct {
 // PermitSemaphore returns a handle on the semaphore called name. docs/locks.md has its options.
 func (c *Client) PermitSemaphore(name string, options ...Option) *PermitSemaphore {
 	c.check()
-	return &PermitSemaphore{c, c.counters.PermitSemaphore(c.prefix+name, name, c.terms(kinds.PermitSemaphore, name, options))}
+	m := c.counters.Get(c.prefix+name, kinds.PermitSemaphore, name, c.terms(kinds.PermitSemaphore, name, options))
+	return &PermitSemaphore{c, counter.PermitSemaphore{Counter: m}}
 }
 
 // Name returns the name of the semaphore.

@@ -24,13 +24,13 @@ const MaxPermits = lua.MaxPermits
 // synchronized before the return of any Acquire that could not have succeeded without it, see [Mutex].
 type Semaphore struct {
 	client    *Client
-	semaphore counter.Semaphore
+	semaphore counter.Counter
 }
 
 // Semaphore returns a handle on the semaphore called name.
 func (c *Client) Semaphore(name string) *Semaphore {
 	c.check()
-	return &Semaphore{c, c.counters.Semaphore(c.prefix+name, name, c.terms(kinds.Semaphore, name, nil))}
+	return &Semaphore{c, c.counters.Get(c.prefix+name, kinds.Semaphore, name, c.terms(kinds.Semaphore, name, nil))}
 }
 
 // Name returns the name of the semaphore.
@@ -88,11 +88,11 @@ func (s *Semaphore) acquire(who tenure.Caller, n int64) error {
 		return err
 	}
 	if s.client.trace == nil {
-		return s.semaphore.Acquire(who, n)
+		return s.semaphore.Await(who, n)
 	}
 	trace := s.client.trace.follow(&who, s.semaphore.Name, s.semaphore.Kind.Name)
 	who.Trace = trace
-	err := s.semaphore.Acquire(who, n)
+	err := s.semaphore.Await(who, n)
 	has := err == nil
 	defer func() {
 		if has { // a function of the Trace has panicked, so the caller does not get them
@@ -165,7 +165,7 @@ func (s *Semaphore) Drain(ctx context.Context) (int64, error) {
 // [Mutex.IsLocked].
 func (s *Semaphore) Available(ctx context.Context) (int64, error) {
 	s.check(ctx)
-	return s.semaphore.Available(ctx)
+	return s.semaphore.Count(ctx)
 }
 
 // Locker returns a [Locker] whose Lock takes n permits and whose unlock gives them back. Under the ctx of its own section it takes n more. The

@@ -3,8 +3,6 @@ package counter
 import (
 	"errors"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
@@ -14,9 +12,9 @@ import (
 )
 
 // combiner makes a process's calls for one counter. It makes one call at a time, for all callers: a change, and what the waiters want, in
-// order: permits, or a look at a latch, whose changes are calls of their own. The first caller runs it, if that caller cannot leave, while
-// there is no work for others and no need to sleep; then a goroutine does. Its first call is made outside the hub, which a free counter does
-// not need; if others have just waited, and the process still listens, inside, with a place in line:
+// order. A latch has two of them: one makes changes, the other looks for its waiters. The first caller runs it, if that caller cannot leave,
+// while there is no work for others and no need to sleep; then a goroutine does. Its first call is made outside the hub, which a free counter
+// does not need; if others have just waited, and the process still listens, inside, with a place in line:
 //
 //	state     event                                     next
 //	idle      a change, or a waiter, comes or leaves    calling
@@ -28,51 +26,40 @@ import (
 //	                                                    nobody waits for any more, the next call gives back
 //	          error that may pass                       calling again, for 3 s after the first error
 //	          other error                               idle: those whose call it was fail
-//	          3 s over, Close                           failing from now on
+//	          3 s over, Close                           a look: idle, those who wait fail; otherwise failing
 //	failing   at once                                   all fail, with ErrUnreachable, and so do those that come. Changes that give permits back,
-//	                                                    or count down, stay, and so do those who wait for a latch: they look meanwhile
+//	                                                    or count down, stay
 //	          the call is ended                         idle: what it took is given back, what it changed stays, and the next change is made
 //	          a minute is over, or Close                idle: the changes that are left are dropped, and the log says so
 //	any       nobody waits, and no change is left       out: the process leaves Redis's queue
 //
 // Its waiters are in combiner_wait.go, its changes in combiner_change.go, its calls in combiner_call.go.
 type combiner struct {
-	m Counter
+	m     Counter
+	looks bool // for those who wait for a latch
 
 	// Used only by the goroutine running it.
-	hub    pubsub.Waiter    // the process's only waiter for the counter
-	joined bool             // in the hub
-	turn   bool             // in the hub
-	warm   bool             // it joins before it asks, see combiners.slept
-	placed bool             // in Redis's queue, maybe
-	again  time.Duration    // ask again after this, unless there is a message
-	later  <-chan time.Time // look then for those that came meanwhile; nil: nobody did
-	seen   time.Time        // when the last answered call with its place was first sent
-	failed *lua.PermitsArgs // an unanswered call to be ended
-	since  time.Time        // when that was first sent
-	pause  time.Duration    // between tries to end it
-	retry  <-chan time.Time // until the next one; nil: now
+	hub    pubsub.Waiter   // the process's only waiter for the counter
+	joined bool            // in the hub
+	turn   bool            // in the hub
+	placed bool            // in Redis's queue, maybe
+	again  time.Duration   // ask again after this, unless there is a message
+	args   lua.PermitsArgs // of the last call
+	began  time.Time       // when that was first sent
+	seen   time.Time       // when the last answered call with its place was first sent
+	failed bool            // the last call was not answered, and is to be ended
 
-	// Guarded by combiners.mu.
-	waiters []*counterWaiter // in the order of their calls, and some that were taken out
-	live    int              // those that were not taken out
+	// Guarded by Counters.mu.
+	waiters []*counterWaiter // in the order of their calls, and some that have gone
+	live    int              // those that have not
 	changes []*counterChange // not sent yet
 	asked   bool             // Redis was asked for the first waiters since it last said that there may be news
-	came    bool             // some wait for a latch that came after the last look began
+	gathers *time.Timer      // some came who need a look, which begins then; nil: nobody did
 	offered *counterWaiter   // another process may give it the permit with its id, which stands in the line; nil: none
 	sent    *counterChange   // under way; nil: none
 	more    chan struct{}    // capacity 1: a waiter or change has come or left
 	behind  bool             // counted as a call whose caller has left
-	failing error
-}
-
-// combiners are those of an engine.
-type combiners struct {
-	requests atomic.Int64 // numbers the calls
-
-	mu    sync.Mutex // guards the following and all that is reachable from it; the left calls' is taken under it
-	of    map[combinerKey]*combiner
-	slept time.Time // when waiters for any of them last left the hub, where subscriptions linger
+	failing error            // until the failed call is ended; nil: there is none
 }
 
 // lingers is how long a subscription stays in the hub: during that time a process that asks can have its place in line at once.
@@ -80,30 +67,27 @@ const lingers = 500 * time.Millisecond
 
 // combinerKey identifies a combiner: there may be counters of several kinds with one key.
 type combinerKey struct {
-	kind *kinds.Kind
-	key  string
+	kind  *kinds.Kind
+	key   string
+	looks bool
 }
 
-func (m Counter) combinerKey() combinerKey { return combinerKey{m.Kind, m.Key} }
-
-// get returns a counter's combiner, and as made the same one if it is new and must be started. counted: see calls.Admit. mu is held.
-func (all *combiners) get(m Counter, counted bool) (b, made *combiner) {
-	b = all.of[m.combinerKey()]
-	if b != nil {
+// combiner returns a counter's combiner, and as made the same one if it is new and must be started. counted: see calls.Admit. Counters.mu is
+// held.
+func (m Counter) combiner(looks, counted bool) (b, made *combiner) {
+	key := combinerKey{m.Kind, m.Key, looks}
+	if b = m.of.combiners[key]; b != nil {
 		if counted {
 			m.Client.Calls.LeftEnds(m.Slot())
 		}
 		return b, nil
 	}
-	if all.of == nil {
-		all.of = make(map[combinerKey]*combiner)
-	}
-	b = &combiner{m: m, more: make(chan struct{}, 1), behind: counted, warm: !all.slept.IsZero() && time.Since(all.slept) < lingers}
-	all.of[m.combinerKey()] = b
+	b = &combiner{m: m, looks: looks, more: make(chan struct{}, 1), behind: counted}
+	m.of.combiners[key] = b
 	return b, b
 }
 
-// left is called when a caller has left. A combiner without callers counts as a call left behind. mu is held.
+// left is called when a caller has left. A combiner without callers counts as a call left behind. Counters.mu is held.
 func (b *combiner) left() {
 	waits := b.live > 0 || b.sent != nil && b.sent.callers > 0
 	if b.behind || waits || slices.ContainsFunc(b.changes, func(call *counterChange) bool { return call.callers > 0 }) {
@@ -113,7 +97,7 @@ func (b *combiner) left() {
 	b.m.Client.Calls.Leave(b.m.Slot())
 }
 
-// answered is called when Redis has answered, or the combiner ends. mu is held.
+// answered is called when Redis has answered, or the combiner ends. Counters.mu is held.
 func (b *combiner) answered() {
 	if b.sent = nil; b.behind {
 		b.behind = false
@@ -147,7 +131,7 @@ func (m Counter) queueInHub() pubsub.Queue {
 // work for others and no need to sleep.
 func (b *combiner) start(leaves bool, over <-chan struct{}) {
 	did := combinerWorks
-	for !leaves && did == combinerWorks && (!calls.IsClosed(over) || b.wants() == (wants{}) && b.failed == nil) {
+	for !leaves && did == combinerWorks && (!calls.IsClosed(over) || b.wants() == (wants{}) && !b.failed) {
 		did = b.step()
 	}
 	if did != combinerEnded {
@@ -176,28 +160,22 @@ type combinerState int8
 const (
 	combinerWorks  combinerState = iota // there may be more to do
 	combinerSleeps                      // it waits for its turn, or for a caller to come or leave
-	combinerIsDue                       // it waits for its turn, and then asks, or until it tries again to end a call
+	combinerIsDue                       // it waits for its turn, and then asks
 	combinerEnded
 )
 
 // step does the work possible without waiting for the turn.
 func (b *combiner) step() combinerState {
-	hub, latch := b.m.Client.Hub, b.m.Kind == kinds.Latch
+	hub := b.m.Client.Hub
 	switch w := b.wants(); {
-	case b.failed != nil && b.retry == nil:
+	case b.failed:
 		b.end()
-	case b.failed != nil && !latch: // otherwise others can look meanwhile
-		return combinerIsDue
-	case w.apart:
-		b.change()
 	case !w.wait && !w.ask:
 		if b.leaveLine(); b.out() {
 			return combinerEnded
-		} else if b.retry != nil {
-			return combinerSleeps
 		}
 	case w.wait && !b.joined:
-		b.hub = pubsub.Waiter{Shared: !latch, Joint: !latch} // so that it does not count as a waiter for its own permits
+		b.hub = pubsub.Waiter{Shared: !b.looks, Joint: !b.looks} // so that it does not count as a waiter for its own permits
 		b.joined, b.turn = true, hub.Join(&b.hub, b.m.queueInHub())
 		b.heard(b.hub.Hears())
 	case w.ask && (b.turn || !b.joined):
@@ -208,8 +186,6 @@ func (b *combiner) step() combinerState {
 	case b.turn:
 		b.turn = false
 		b.hub.Held(b.again, b.placed)
-	case w.later && b.later == nil:
-		b.later = time.After(latchGrain)
 	default:
 		return combinerSleeps
 	}
@@ -218,14 +194,12 @@ func (b *combiner) step() combinerState {
 
 // wants is what a combiner has to do.
 type wants struct {
-	wait  bool // callers wait
-	ask   bool // there is a call to make
-	apart bool // the change that is next is a call of its own, and needs no turn
-	later bool // somebody came who needs a look
+	wait bool // callers wait
+	ask  bool // there is a call to make
 }
 
 func (b *combiner) wants() (w wants) {
-	all := &b.m.of.combiners
+	all := b.m.of
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	select { // everything queued so far is seen here
@@ -233,52 +207,32 @@ func (b *combiner) wants() (w wants) {
 	default:
 	}
 	if b.m.Client.Calls.IsClosed() {
-		b.refuse(b.m.Client.Errors.Closed)
+		b.letAll(b.m.Client.Errors.Closed)
 	}
-	if len(b.waiters) != b.live {
-		b.tidy()
-	}
-	w.wait = slices.ContainsFunc(b.waiters, func(w *counterWaiter) bool { return !w.once && (w.seen || b.asked || b.warm) })
-	latch := b.m.Kind == kinds.Latch
-	w.apart = latch && len(b.changes) > 0 && b.failed == nil
-	w.ask = !latch && len(b.changes) > 0 || len(b.waiters) > 0 && !b.asked
-	w.later = b.asked && b.came
+	b.tidy()
+	w.wait = slices.ContainsFunc(b.waiters, func(w *counterWaiter) bool {
+		return !w.once && (w.seen || b.asked || time.Since(all.slept) < lingers)
+	})
+	w.ask = len(b.changes) > 0 || len(b.waiters) > 0 && !b.asked
 	return w
 }
 
 // heard notes that there may be news: if the process listened, the answer that it had is too old.
 func (b *combiner) heard(listened bool) {
-	all := &b.m.of.combiners
-	all.mu.Lock()
-	defer all.mu.Unlock()
+	b.m.of.mu.Lock()
+	defer b.m.of.mu.Unlock()
 	b.asked = b.asked && !listened
 }
 
-var never = make(<-chan time.Time) // for combiner.later
-
 // await waits for the turn, or until there is something else to do.
 func (b *combiner) await(more <-chan struct{}) {
-	all := &b.m.of.combiners
-	var turn, closed <-chan struct{}
+	var turn <-chan struct{}
 	if b.joined {
 		turn = b.hub.Turn()
-	}
-	if b.retry != nil {
-		closed = b.m.Client.Calls.Done()
 	}
 	select {
 	case <-turn:
 	case <-more:
-		return
-	case <-b.later:
-		b.later = never // until the turn comes
-		b.m.Client.Hub.Wake(b.m.queueInHub())
-		return
-	case <-b.retry:
-		b.retry = nil
-		return
-	case <-closed:
-		b.retry = nil
 		return
 	}
 	granted, err := b.hub.News()
@@ -295,20 +249,19 @@ func (b *combiner) await(more <-chan struct{}) {
 	if errors.Is(err, pubsub.ErrClosed) {
 		err = b.m.Client.Errors.Closed
 	}
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	b.asked, b.later = false, nil
-	b.refuse(err)
+	b.m.of.mu.Lock()
+	defer b.m.of.mu.Unlock()
+	b.asked = false
+	b.letAll(err)
 }
 
 // given hands out the permit that another process has given with its message. If too little of the grant's lease is left, counted from the
 // last call that saw the place, or an answer may be newer, Redis is asked first: it knows the id.
 func (b *combiner) given(g *pubsub.Grant) {
-	all := &b.m.of.combiners
+	all := b.m.of
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	b.joined, b.asked, b.later = false, false, nil
-	all.slept, b.warm = time.Now(), true
+	b.joined, b.asked, all.slept = false, false, time.Now()
 	if g.Crossed {
 		return
 	}
@@ -334,22 +287,23 @@ func (b *combiner) leaveLine() {
 		b.hub.Leave()
 	}
 	if b.joined, b.turn = false, false; slept {
-		all := &b.m.of.combiners
-		all.mu.Lock()
-		defer all.mu.Unlock()
-		all.slept, b.warm = time.Now(), true
+		b.m.of.mu.Lock()
+		defer b.m.of.mu.Unlock()
+		b.m.of.slept = time.Now()
 	}
 }
 
 // out ends the combiner, unless more work has come meanwhile, and reports whether it did.
 func (b *combiner) out() bool {
-	all := &b.m.of.combiners
+	all := b.m.of
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if b.asked, b.later = false, nil; b.live > 0 || len(b.changes) > 0 || b.placed || b.failed != nil {
+	b.asked = false
+	if b.live > 0 || len(b.changes) > 0 || b.placed {
 		return false
 	}
 	b.answered()
-	delete(all.of, b.m.combinerKey())
+	b.stopGathering()
+	delete(all.combiners, combinerKey{b.m.Kind, b.m.Key, b.looks})
 	return true
 }

@@ -22,8 +22,13 @@ type counterChange struct {
 	callers int             // that wait for it
 	goesOn  bool            // needed by the combiner itself, or a caller that has left, or was told that it goes on
 	over    bool
-	ended   chan struct{} // closed when the following is set
-	done    int64
+	ended   chan struct{} // closed when it is over
+	outcome
+}
+
+// outcome is what came of a change.
+type outcome struct {
+	done    int64       // the script's result
 	given   []lua.Given // one for each permit given back
 	err     error
 	pending bool // it failed, and may have changed the number, or may yet
@@ -31,9 +36,9 @@ type counterChange struct {
 
 // The changes of a latch, beside those of lua.Change for semaphores.
 const (
-	countDown lua.Change = -1 - iota
-	setCount
-	deleteLatch
+	CountDown   lua.Change = -1 - iota
+	SetCount               // if there is no count
+	DeleteLatch            // if there is one
 )
 
 // stays reports whether a change that may have run is not undone if nobody learns of it.
@@ -43,11 +48,10 @@ func stays(what lua.Change) bool { return what != lua.Drain }
 func adds(what lua.Change) bool { return merges(what) || what == lua.AddIfExists }
 
 // merges reports whether several such changes can be made as one.
-func merges(what lua.Change) bool { return what == lua.Add || what == countDown }
+func merges(what lua.Change) bool { return what == lua.Add || what == CountDown }
 
 // admission is how a change was admitted, and how long its caller waits for it.
 type admission struct {
-	leaves  bool             // its caller may leave
 	goesOn  bool             // it is made even if Redis refuses it
 	counted bool             // see calls.Admit
 	done    <-chan struct{}  // the caller leaves when this is closed,
@@ -55,17 +59,13 @@ type admission struct {
 	over    <-chan time.Time // or then
 }
 
-// change makes a change for a caller, and gives back those permits; at is their index in the change. Adding changes are merged until sent.
-// call is nil if the caller left before its end. The error is that of a failing combiner, which makes only adding changes, later.
-func (all *combiners) change(
-	ctx context.Context, m Counter, how admission, what lua.Change, n int64, back ...lua.PermitID,
-) (call *counterChange, at int, err error) {
-	call, at, made, err := all.enter(ctx, m, how, what, n, back...)
-	if err != nil {
-		return nil, 0, err
-	}
+// make makes a change for a caller, and gives back those permits. left: the caller left before its end, and the outcome has no error.
+func (m Counter) make(
+	ctx context.Context, how admission, what lua.Change, n int64, back ...lua.PermitID,
+) (o outcome, left bool) {
+	call, at, made := m.enter(ctx, how, what, n, back)
 	if made != nil {
-		made.start(how.leaves, call.ended)
+		made.start(how.done != nil || how.over != nil, call.ended)
 	}
 	select {
 	case <-call.ended:
@@ -73,39 +73,49 @@ func (all *combiners) change(
 	case <-how.closed:
 	case <-how.over:
 	}
-	if !all.isOver(call) {
-		return nil, 0, nil
+	m.of.mu.Lock()
+	defer m.of.mu.Unlock()
+	if !call.over {
+		call.callers--
+		call.goesOn = true
+		call.of.left()
+		return outcome{pending: stays(what)}, true
 	}
-	return call, at, nil
+	o = call.outcome
+	if o.err == nil {
+		o.given = o.given[at : at+len(back)]
+	}
+	return o, false
 }
 
-// enter adds a change. If made is not nil, the caller must start it.
-func (all *combiners) enter(
-	ctx context.Context, m Counter, how admission, what lua.Change, n int64, back ...lua.PermitID,
-) (call *counterChange, at int, made *combiner, err error) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	b, made := all.get(m, how.counted)
-	if b.failing != nil && !adds(what) {
-		return nil, 0, nil, b.failing
+// enter adds a change, in which the permits to be given back begin at that index. In a failing combiner it fails at once; if it adds, it is made
+// later. If made is not nil, the caller must start it.
+func (m Counter) enter(
+	ctx context.Context, how admission, what lua.Change, n int64, back []lua.PermitID,
+) (call *counterChange, at int, made *combiner) {
+	m.of.mu.Lock()
+	defer m.of.mu.Unlock()
+	b, made := m.combiner(false, how.counted)
+	if b.failing != nil {
+		if adds(what) {
+			b.add(ctx, what, n, back...).goesOn = true
+		}
+		call = &counterChange{ended: make(chan struct{})}
+		call.end(outcome{err: b.failing, pending: adds(what)})
+		return call, 0, nil
 	}
 	call = b.add(ctx, what, n, back...)
-	if b.failing != nil {
-		call.goesOn = true
-		return nil, 0, nil, b.failing
-	}
 	call.callers++
 	call.goesOn = call.goesOn || how.goesOn
-	return call, len(call.back) - len(back), made, nil
+	return call, len(call.back) - len(back), made
 }
 
-// add adds a change. combiners.mu is held.
+// add adds a change, by itself or to the last one. Counters.mu is held.
 func (b *combiner) add(ctx context.Context, what lua.Change, n int64, back ...lua.PermitID) *counterChange {
 	if last := len(b.changes) - 1; merges(what) && last >= 0 && b.changes[last].what == what {
 		call := b.changes[last]
 		sum, ids := call.n+n, len(call.back)+len(back)
-		told := call.over && b.failing == nil // its callers know of the failure; a new caller must not get it
-		if !told && -lua.MaxPermits <= sum && sum <= lua.MaxPermits && ids <= lua.MaxPermitIDs {
+		if -lua.MaxPermits <= sum && sum <= lua.MaxPermits && ids <= lua.MaxPermitIDs {
 			call.n, call.back = sum, append(call.back, back...)
 			return call
 		}
@@ -116,26 +126,14 @@ func (b *combiner) add(ctx context.Context, what lua.Change, n int64, back ...lu
 	return call
 }
 
-// isOver reports whether a change has ended. If it has not, one of its callers leaves.
-func (all *combiners) isOver(call *counterChange) bool {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if !call.over {
-		call.callers--
-		call.goesOn = true
-		call.of.left()
-	}
-	return call.over
-}
-
-// giveBack adds a change that returns unclaimed permits. combiners.mu is held.
+// giveBack adds a change that returns unclaimed permits. Counters.mu is held.
 func (b *combiner) giveBack(n int64, ids ...lua.PermitID) {
-	b.add(context.Background(), lua.Add, n, ids...).goesOn = true
+	if n > 0 || len(ids) > 0 {
+		b.add(context.Background(), lua.Add, n, ids...).goesOn = true
+	}
 }
 
-func (call *counterChange) end(done int64, err error, pending bool) {
-	if !call.over {
-		call.over, call.done, call.err, call.pending = true, done, err, pending
-		close(call.ended)
-	}
+func (call *counterChange) end(o outcome) {
+	call.over, call.outcome = true, o
+	close(call.ended)
 }

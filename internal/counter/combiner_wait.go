@@ -2,26 +2,29 @@ package counter
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
 
 // counterWaiter is a caller that wants permits, or waits for a latch.
 type counterWaiter struct {
+	of      *combiner
 	n       int64           // permits
 	ctx     context.Context // for its values
 	once    bool            // it does not wait
-	listed  bool            // in line, see combiner.waiters
-	gone    bool            // it has left, or its wait has ended
-	refused chan struct{}   // closed when it was refused for the first time, and
-	seen    bool            // is set then
+	refused chan struct{}   // closed when it was refused for the first time, and waits
+	seen    bool            // it was refused
 	count   int64           // free permits, or the latch's count, at its last refusal
 	known   bool            // it was in a call
 	set     string          // the call that had set the latch at its first refusal
-	ended   chan struct{}   // closed when its wait has ended
+	gone    bool            // its wait has ended, or it has left
+	ended   chan struct{}   // closed then
 	err     error           // why; nil: it has its permits
 
 	// For permits that expire.
@@ -33,30 +36,117 @@ type counterWaiter struct {
 	first  time.Duration  // that of a grant by a message; 0: lease
 }
 
-// come adds a waiter. A try for permits is refused at once if others wait; a request under way does not. The error is that of a failing
-// combiner, in which nobody waits but for a latch. If made is not nil, the caller must start it.
-func (all *combiners) come(m Counter, w *counterWaiter, counted bool) (made *combiner, err error) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	b, made := all.get(m, counted)
-	if b.failing != nil && m.Kind != kinds.Latch {
+// errInVain ends the wait of a caller that leaves, or was refused and does not wait.
+var errInVain = errors.New("in vain")
+
+// Await waits for n permits, or until the latch is open.
+func (m Counter) Await(who tenure.Caller, n int64) error { return m.await(who, &counterWaiter{n: n}) }
+
+// await waits for what w wants.
+func (m Counter) await(who tenure.Caller, w *counterWaiter) error {
+	if err := m.begin(who.Ctx, who.Limit); err != nil {
+		return err
+	}
+	c := m.Client
+	defer c.Calls.Ended()
+	if c.IsShut() {
+		return m.FailClosed()
+	}
+	w.ctx, w.once, w.refused, w.ended = who.Ctx, who.Once, make(chan struct{}), make(chan struct{})
+	if who.Ctx.Err() != nil {
+		return m.waitedInVain(who, w)
+	}
+	counted, err := c.Calls.Admit(who.Ctx, m.Slot(), who.Limit)
+	if err != nil {
+		return m.waitedInVain(who, w)
+	}
+	made, err := m.come(w, counted)
+	if made != nil {
+		made.start(calls.CanLeave(who.Ctx, who.Limit), w.ended)
+	}
+	if err == nil {
+		if !m.stay(who, w) {
+			w.leave()
+		}
+		err = w.err
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errInVain):
+		return m.waitedInVain(who, w)
+	}
+	return m.failed(err)
+}
+
+// waitedInVain returns the error of a waiter that left, or was refused.
+func (m Counter) waitedInVain(who tenure.Caller, w *counterWaiter) error {
+	c := m.Client
+	if c.Calls.IsClosed() {
+		return m.FailClosed()
+	}
+	u := tenure.NotAcquired{Ctx: who.Ctx, Name: m.Name, Began: who.Began, Counter: tenure.Permits, Count: w.count, Wanted: w.n, Seen: w.seen}
+	if m.Kind == kinds.Latch {
+		u.Counter = tenure.LatchCounter
+	}
+	if err := calls.Silence(who.Ctx, who.Began, who.Limit); err != nil && !w.seen {
+		u.Causes = []error{c.Errors.Unreachable(err)}
+	}
+	return c.Errors.NotAcquired(u)
+}
+
+// stay reports whether a caller's wait has ended, or else that the caller must leave.
+func (m Counter) stay(who tenure.Caller, w *counterWaiter) bool {
+	var over <-chan time.Time
+	var timer *time.Timer
+	if !who.Limit.IsZero() {
+		timer = time.NewTimer(time.Until(who.Limit))
+		defer timer.Stop()
+		over = timer.C
+	}
+	for refused := w.refused; ; {
+		select {
+		case <-w.ended:
+			return true
+		case <-refused:
+			if refused = nil; timer != nil {
+				timer.Reset(time.Until(who.Wait)) // Limit was for the first answer
+			}
+			who.Waits("")
+			continue
+		case <-over:
+		case <-who.Ctx.Done():
+		case <-who.Stopped():
+		case <-m.Client.Calls.Done():
+		}
+		return false
+	}
+}
+
+// come adds a waiter. A try for permits is refused at once if others wait; a request under way does not. The error is that, or of a failing
+// combiner. If made is not nil, the caller must start it.
+func (m Counter) come(w *counterWaiter, counted bool) (made *combiner, err error) {
+	m.of.mu.Lock()
+	defer m.of.mu.Unlock()
+	b, made := m.combiner(m.Kind == kinds.Latch, counted)
+	if b.failing != nil {
 		return nil, b.failing
 	}
-	if w.once && m.Kind != kinds.Latch {
-		if waits := slices.IndexFunc(b.waiters, func(w *counterWaiter) bool { return w.listed && w.seen }); waits >= 0 {
-			w.wait(b.waiters[waits].count)
-			return nil, nil
+	if w.once && !b.looks {
+		if waits := slices.IndexFunc(b.waiters, func(w *counterWaiter) bool { return !w.gone && w.seen }); waits >= 0 {
+			w.seen, w.count = true, b.waiters[waits].count
+			return nil, errInVain
 		}
 	}
-	w.listed = true
+	w.of = b
 	b.waiters = append(b.waiters, w)
 	b.live++
-	if m.Kind == kinds.Latch {
-		b.came = true
+	if b.looks {
+		b.gather()
 	} else if front, behind := b.front(); b.asked && len(behind) == 0 {
 		b.asked = false
 	} else if b.asked && front[0].seen {
-		w.wait(front[0].count)
+		b.refuse(w, front[0].count)
 	}
 	if made == nil {
 		b.poke()
@@ -64,10 +154,10 @@ func (all *combiners) come(m Counter, w *counterWaiter, counted bool) (made *com
 	return made, nil
 }
 
-// front returns the waiters that one call can serve, and the others. combiners.mu is held.
+// front returns the waiters that one call can serve, and the others. Counters.mu is held.
 func (b *combiner) front() (front, behind []*counterWaiter) {
 	b.tidy()
-	if b.m.Kind == kinds.Latch {
+	if b.looks {
 		return b.waiters, nil
 	}
 	n, ids := 0, 0
@@ -80,68 +170,59 @@ func (b *combiner) front() (front, behind []*counterWaiter) {
 	return b.waiters[:n], b.waiters[n:]
 }
 
-// wait records a waiter's refusal, of its own request or because it is behind others. combiners.mu is held.
-func (w *counterWaiter) wait(count int64) {
-	w.count = count
-	if !w.seen {
-		w.seen = true
+// refuse records that a waiter's request was refused, or that it is behind others. Counters.mu is held.
+func (b *combiner) refuse(w *counterWaiter, count int64) {
+	if w.gone {
+		return
+	}
+	first := !w.seen
+	if w.seen, w.count = true, count; w.once {
+		b.let(w, errInVain)
+	} else if first {
 		close(w.refused)
 	}
 }
 
-// leave takes a waiter out. It reports whether its wait has ended.
-func (all *combiners) leave(m Counter, w *counterWaiter) (ended bool) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if w.gone {
-		return true
+// leave takes a waiter out, unless its wait has ended.
+func (w *counterWaiter) leave() {
+	b := w.of
+	b.m.of.mu.Lock()
+	defer b.m.of.mu.Unlock()
+	if !w.gone {
+		b.let(w, errInVain)
+		b.left()
+		b.poke()
 	}
-	w.gone = true
-	if !w.listed {
-		return false
-	}
-	b := all.of[m.combinerKey()]
-	b.asked = b.asked && (!w.known || m.Kind == kinds.Latch) // otherwise the next one behind them is to ask
-	b.remove(w)
-	b.left()
-	b.poke()
-	return false
 }
 
-// refuse ends the wait of all with err. combiners.mu is held.
-func (b *combiner) refuse(err error) {
+// letAll ends the wait of all with err. Counters.mu is held.
+func (b *combiner) letAll(err error) {
 	for _, w := range b.waiters {
-		if w.listed {
-			b.let(w, err)
+		b.let(w, err)
+	}
+}
+
+// let ends one waiter's wait. If that has no permit, but may have one by now, it is given back. Counters.mu is held.
+func (b *combiner) let(w *counterWaiter, err error) {
+	if w.gone {
+		return
+	}
+	w.err, w.gone = err, true
+	close(w.ended)
+	b.live--
+	if err != nil && w.known && !b.looks {
+		b.asked = false // the next one behind them is to ask
+	}
+	if w == b.offered {
+		if b.offered = nil; err != nil {
+			b.giveBack(0, w.ids...)
 		}
 	}
 }
 
-// let ends one waiter's wait. combiners.mu is held.
-func (b *combiner) let(w *counterWaiter, err error) {
-	w.err, w.gone = err, true
-	if err == nil && w == b.offered {
-		b.offered = nil
-	}
-	close(w.ended)
-	b.remove(w)
-}
-
-// remove takes a waiter out of the line. A permit that it may have by now is given back. combiners.mu is held.
-func (b *combiner) remove(w *counterWaiter) {
-	if w.listed {
-		w.listed = false
-		b.live--
-	}
-	if w == b.offered {
-		b.offered = nil
-		b.giveBack(0, w.ids...)
-	}
-}
-
-// tidy forgets those that remove took out: one by one that would take long in a crowd. combiners.mu is held.
+// tidy forgets those that have gone: one by one that would take long in a crowd. Counters.mu is held.
 func (b *combiner) tidy() {
 	if len(b.waiters) != b.live {
-		b.waiters = slices.DeleteFunc(b.waiters, func(w *counterWaiter) bool { return !w.listed })
+		b.waiters = slices.DeleteFunc(b.waiters, func(w *counterWaiter) bool { return w.gone })
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
@@ -24,16 +26,22 @@ type Counter struct {
 
 // Counters are a Client's semaphores and latches.
 type Counters struct {
-	engine    *tenure.Client
-	combiners combiners
-	own       sync.Map // of a permit's id: the *heldPermit, if this process holds it
+	engine   *tenure.Client
+	own      sync.Map     // of a permit's id: the *heldPermit, if this process holds it
+	requests atomic.Int64 // numbers the calls
+
+	mu        sync.Mutex // guards the following and all that is reachable from it; the left calls' and the hub's are taken under it
+	combiners map[combinerKey]*combiner
+	slept     time.Time // when waiters for any of them last left the hub, where subscriptions linger
 }
 
 // New returns the counters of the engine's Client.
-func New(c *tenure.Client) *Counters { return &Counters{engine: c} }
+func New(c *tenure.Client) *Counters {
+	return &Counters{engine: c, combiners: make(map[combinerKey]*combiner)}
+}
 
-// get returns the counter with that key. name is the user's name for it.
-func (all *Counters) get(key string, kind *kinds.Kind, name string, t tenure.Terms) Counter {
+// Get returns the counter with that key. name is the user's name for it.
+func (all *Counters) Get(key string, kind *kinds.Kind, name string, t tenure.Terms) Counter {
 	return Counter{all.engine.NewLock(key, kind, name, t), all}
 }
 
@@ -43,17 +51,14 @@ func (m Counter) begin(ctx context.Context, limit time.Time) error {
 		return err
 	}
 	c := m.Client
-	if c.Cluster == nil {
-		return nil
-	}
 	known, err := true, error(nil)
 	if c.Cluster.IsUnknown() {
 		if known, err = c.Cluster.Learn(ctx, limit, m.Lock); !known {
 			err = m.left(ctx, err)
 		}
 	}
-	if fits := m.fits(); known && fits != nil {
-		err = m.Fail(fits)
+	if known {
+		err = m.fits()
 	}
 	if err != nil {
 		c.Calls.Ended()
@@ -64,132 +69,116 @@ func (m Counter) begin(ctx context.Context, limit time.Time) error {
 // fits reports an error for a counter that a cluster cannot have.
 func (m Counter) fits() error {
 	err := m.Fits()
-	if err != nil && m.Kind == kinds.Latch {
-		return fmt.Errorf("on a cluster the name of a latch may have no braces: Redisson puts it in braces, as in %q, for its channel, "+
+	if err == nil {
+		return nil
+	}
+	if m.Kind == kinds.Latch {
+		err = fmt.Errorf("on a cluster the name of a latch may have no braces: Redisson puts it in braces, as in %q, for its channel, "+
 			"which would be in another slot than the latch", m.Channel)
 	}
-	return err
+	return m.Fail(err)
 }
 
-// change makes a change. at is the index of back, permits to be given back, in the call. The caller has started a call, which change ends.
-func (m Counter) change(ctx context.Context, what lua.Change, n int64, back ...lua.PermitID) (call *counterChange, at int, err error) {
-	began, c := time.Now(), m.Client
-	defer c.Calls.Ended()
-	if ctx.Err() != nil {
-		return nil, 0, m.notSent(ctx)
-	}
-	failed, closed := m.failed, c.Calls.Done()
-	if adds(what) {
-		failed, closed = m.FailUnreachable, nil // the call is made even so, and Close waits for it
-	}
-	leaves := calls.CanLeave(ctx, time.Time{})
-	counted, err := c.Calls.Admit(ctx, m.Slot(), time.Time{})
-	if err != nil {
-		return nil, 0, m.notAdmitted(ctx, err)
-	}
-	how := admission{leaves: leaves, counted: counted, done: ctx.Done(), closed: closed}
-	switch call, at, err = m.of.combiners.change(ctx, m, how, what, n, back...); {
-	case err != nil:
-		return nil, 0, m.changeFailed(adds(what), failed(err))
-	case call == nil:
-		return nil, 0, m.changeFailed(stays(what), m.left(ctx, calls.Silence(ctx, began, time.Time{})))
-	case call.err != nil:
-		return nil, 0, m.changeFailed(call.pending, failed(call.err))
-	}
-	return call, at, nil
+// Count returns the number: of free permits, or of count-downs that are left. It may be below 0.
+func (m Counter) Count(ctx context.Context) (int64, error) {
+	return tenure.Query(ctx, m.Lock, func(ctx context.Context) (int64, error) { return lua.LatchCount(ctx, m.Client.RDB, m.Key) })
+}
+
+// Delete deletes a semaphore, and reports whether it existed.
+func (m Counter) Delete(ctx context.Context) (bool, error) {
+	return tenure.Ask(ctx, m.Lock, true, func(ctx context.Context) (bool, error) { return lua.DeleteSemaphore(ctx, m.Client.RDB, m.Key) })
 }
 
 // Change makes a change, and returns the script's result.
 func (m Counter) Change(ctx context.Context, what lua.Change, n int64) (int64, error) {
+	o, err := m.change(ctx, what, n)
+	return o.done, err
+}
+
+// Release is Change by lua.Add or lua.AddIfExists, even after Close.
+func (m Counter) Release(ctx context.Context, what lua.Change, n int64) (int64, error) {
+	o, err := m.release(ctx, what, n)
+	return o.done, err
+}
+
+func (m Counter) change(ctx context.Context, what lua.Change, n int64, back ...lua.PermitID) (outcome, error) {
 	if err := m.begin(ctx, time.Time{}); err != nil {
-		return 0, err
+		return outcome{}, err
 	}
-	call, _, err := m.change(ctx, what, n)
-	if err != nil {
-		return 0, err
-	}
-	return call.done, nil
-}
-
-// await waits for what w wants.
-func (m Counter) await(who tenure.Caller, w *counterWaiter) error {
-	if err := m.begin(who.Ctx, who.Limit); err != nil {
-		return err
-	}
-	c := m.Client
+	began, c := time.Now(), m.Client
 	defer c.Calls.Ended()
-	w.ctx, w.once, w.refused, w.ended = who.Ctx, who.Once, make(chan struct{}), make(chan struct{})
+	if ctx.Err() != nil {
+		return outcome{}, m.Fail(tenure.ErrNotSent, ctx.Err())
+	}
+	counted, err := c.Calls.Admit(ctx, m.Slot(), time.Time{})
 	switch {
-	case c.IsShut():
-		return m.FailClosed()
-	case who.Ctx.Err() != nil:
-		return m.waitedInVain(who, w)
+	case err == nil:
+	case c.Calls.IsClosed():
+		return outcome{}, m.FailClosed()
+	default: // too many calls have no answer
+		return outcome{}, m.Fail(tenure.ErrNotSent, c.Errors.Unreachable(err), ctx.Err())
 	}
-	counted, err := c.Calls.Admit(who.Ctx, m.Slot(), who.Limit)
-	if err != nil {
-		return m.waitedInVain(who, w)
+	how, failed := admission{counted: counted, done: ctx.Done(), closed: c.Calls.Done()}, m.failed
+	if adds(what) {
+		how.closed, failed = nil, m.FailUnreachable // the call is made even so, and Close waits for it
 	}
-	made, err := m.of.combiners.come(m, w, counted)
-	if err != nil {
-		return m.failed(err)
+	o, left := m.make(ctx, how, what, n, back...)
+	switch {
+	case left:
+		err = m.left(ctx, calls.Silence(ctx, began, time.Time{}))
+	case o.err != nil:
+		err = failed(o.err)
+	default:
+		return o, nil
 	}
-	if made != nil {
-		made.start(calls.CanLeave(who.Ctx, who.Limit), w.ended)
-	}
-	if !m.stay(who, w.refused, w.ended) && !m.of.combiners.leave(m, w) {
-		return m.waitedInVain(who, w)
-	}
-	if w.err != nil {
-		return m.failed(w.err)
-	}
-	return nil
+	return outcome{}, m.changeFailed(o.pending, err)
 }
 
-// waitedInVain returns the error of a waiter that left.
-func (m Counter) waitedInVain(who tenure.Caller, w *counterWaiter) error {
+// release is change, even after Close.
+func (m Counter) release(ctx context.Context, what lua.Change, n int64, back ...lua.PermitID) (outcome, error) {
+	o, err := m.change(ctx, what, n, back...)
+	if errors.Is(err, m.Client.Errors.Closed) {
+		return m.last(what, n, back...)
+	}
+	return o, err
+}
+
+// last makes a change after Close.
+func (m Counter) last(what lua.Change, n int64, back ...lua.PermitID) (outcome, error) {
+	args := m.args()
+	args.Client += ":" + strconv.FormatInt(args.Request, 10) // the combiner may have a call under way
+	args.Change, args.N, args.Release = what, n, back
+	ctx, cancel := m.Client.Calls.Last()
+	defer cancel()
+	reply, err := m.use(ctx, args)
+	if err != nil {
+		return outcome{}, m.changeFailed(calls.MayHaveRun(err), m.FailUnreachable(err))
+	}
+	return outcome{done: reply.Done, given: reply.Released}, nil
+}
+
+// giveBack gives permits back, those with ids and n others, and waits for the reply up to until. The combiner goes on after that, and even
+// after a refusal.
+func (m Counter) giveBack(values context.Context, until time.Time, n int64, ids ...lua.PermitID) ([]lua.Given, error) {
 	c := m.Client
-	if c.Calls.IsClosed() {
-		return m.FailClosed()
+	if n == 0 && len(ids) == 0 {
+		return nil, nil
 	}
-	u := tenure.NotAcquired{Ctx: who.Ctx, Name: m.Name, Began: who.Began, Counter: tenure.Permits, Count: w.count, Wanted: w.n, Seen: w.seen}
-	if m.Kind == kinds.Latch {
-		u.Counter = tenure.LatchCounter
+	if !c.Calls.Start() { // after Close
+		o, err := m.last(lua.Add, n, ids...)
+		return o.given, err
 	}
-	if err := calls.Silence(who.Ctx, who.Began, who.Limit); err != nil && !w.seen {
-		u.Causes = []error{c.Errors.Unreachable(err)}
+	defer c.Calls.Ended()
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	o, left := m.make(values, admission{goesOn: true, over: timer.C}, lua.Add, n, ids...)
+	if left {
+		o.err = calls.ErrNoAnswer
 	}
-	return c.Errors.NotAcquired(u)
-}
-
-// stay reports whether a caller's wait has ended, or else that the caller must leave. The first answer closes refused, unless it ends the wait:
-// from then on the caller waits, or leaves if it only asks once.
-func (m Counter) stay(who tenure.Caller, refused, ended <-chan struct{}) bool {
-	var over <-chan time.Time
-	var timer *time.Timer
-	if !who.Limit.IsZero() {
-		timer = time.NewTimer(time.Until(who.Limit))
-		defer timer.Stop()
-		over = timer.C
+	if o.err != nil {
+		return nil, m.changeFailed(o.pending, m.FailUnreachable(o.err))
 	}
-	for {
-		select {
-		case <-ended:
-			return true
-		case <-refused:
-			if !who.Once {
-				if refused = nil; timer != nil {
-					timer.Reset(time.Until(who.Wait)) // Limit was for the first answer
-				}
-				who.Waits("")
-				continue
-			}
-		case <-over:
-		case <-who.Ctx.Done():
-		case <-who.Stopped():
-		case <-m.Client.Calls.Done():
-		}
-		return false
-	}
+	return o.given, nil
 }
 
 // failed returns the error of an unanswered or refused call, or of a wait that Shutdown has ended.
@@ -217,15 +206,4 @@ func (m Counter) changeFailed(pending bool, err error) error {
 		return m.Fail(m.Client.Errors.Pending, err)
 	}
 	return err
-}
-
-// notSent returns the error for a caller whose ctx was done before its change.
-func (m Counter) notSent(ctx context.Context) error { return m.Fail(tenure.ErrNotSent, ctx.Err()) }
-
-// notAdmitted returns the error of a change for which Redis was not asked, because too many calls have no answer.
-func (m Counter) notAdmitted(ctx context.Context, err error) error {
-	if m.Client.Calls.IsClosed() {
-		return m.FailClosed()
-	}
-	return m.Fail(tenure.ErrNotSent, m.Client.Errors.Unreachable(err), ctx.Err())
 }

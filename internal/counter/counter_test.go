@@ -2,12 +2,12 @@ package counter
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/internal/testing/enginetest"
@@ -23,11 +23,11 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 func TestCombinerAsksAgainInTheHub(t *testing.T) {
 	c := enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))
 	name := redistest.Name(t)
-	m := New(c).Semaphore(name, name, tenure.Terms{})
-	b := &combiner{m: m.Counter, more: make(chan struct{}, 1)}
+	m := New(c).Get(name, kinds.Semaphore, name, tenure.Terms{})
+	b := &combiner{m: m, more: make(chan struct{}, 1)}
 	b.add(context.Background(), lua.Add, 1)
 	require.Equal(t, wants{ask: true}, b.wants())
-	w := &counterWaiter{n: 5, ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{}), listed: true}
+	w := &counterWaiter{n: 5, ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{})}
 	b.waiters, b.live = []*counterWaiter{w}, 1 // it arrives after that decision
 	b.call()
 	require.True(t, len(b.changes) == 0 && b.waiters[0].seen, "both were in the call")
@@ -35,7 +35,7 @@ func TestCombinerAsksAgainInTheHub(t *testing.T) {
 	for !b.joined || b.turn {
 		require.Equal(t, combinerWorks, b.step())
 	}
-	_, _, err := m.last(lua.Add, 4) // another call: nobody is told, because nobody is in line
+	_, err := m.last(lua.Add, 4) // another call: nobody is told, because nobody is in line
 	require.NoError(t, err)
 	for w.err == nil && !w.gone {
 		if b.step() == combinerSleeps {
@@ -54,7 +54,7 @@ func TestCombinerAsksAgainWhereItHears(t *testing.T) {
 	acl := rdb.B().AclSetuser().Username("app").Rule("on", ">secret", "~*", "+@all", "resetchannels", "&"+channel).Build()
 	require.NoError(t, rdb.Do(t.Context(), acl).Error())
 	c := enginetest.Start(t, s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" }))
-	m := New(c).Semaphore(name, name, tenure.Terms{})
+	m := New(c).Get(name, kinds.Semaphore, name, tenure.Terms{})
 
 	subscribed := func(q pubsub.Queue) *pubsub.Waiter {
 		w := new(pubsub.Waiter)
@@ -67,12 +67,12 @@ func TestCombinerAsksAgainWhereItHears(t *testing.T) {
 	before.Leave() // the other one keeps the subscription
 	beside.Held(time.Hour, false)
 
-	b := &combiner{m: m.Counter, more: make(chan struct{}, 1)}
-	w := &counterWaiter{n: 5, ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{}), listed: true}
+	b := &combiner{m: m, more: make(chan struct{}, 1)}
+	w := &counterWaiter{n: 5, ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{})}
 	b.waiters, b.live = []*counterWaiter{w}, 1
 	b.call()
 	require.True(t, w.seen)
-	_, err := New(enginetest.Start(t, rdb)).Semaphore(name, name, tenure.Terms{}).Change(t.Context(), lua.Add, 5)
+	_, err := New(enginetest.Start(t, rdb)).Get(name, kinds.Semaphore, name, tenure.Terms{}).Change(t.Context(), lua.Add, 5)
 	require.NoError(t, err)
 	<-beside.Turn() // the message is there
 	for i := 0; !w.gone; i++ {
@@ -87,26 +87,37 @@ func TestCombinerAsksAgainWhereItHears(t *testing.T) {
 func TestLatchIsLookedAtByItself(t *testing.T) {
 	c := enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))
 	name := redistest.Name(t)
-	m := New(c).Latch(name, name, tenure.Terms{})
-	_, err := m.TrySetCount(context.Background(), 2)
+	m := New(c).Get(name, kinds.Latch, name, tenure.Terms{})
+	_, err := m.Change(context.Background(), SetCount, 2)
 	require.NoError(t, err)
-	b := &combiner{m: m.Counter, more: make(chan struct{}, 1)}
-	w := &counterWaiter{ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{}), listed: true}
-	b.waiters, b.live = []*counterWaiter{w}, 1
+	w := &counterWaiter{ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{})}
+	b, err := m.come(w, false)
+	require.NoError(t, err)
 	require.Equal(t, wants{ask: true}, b.wants())
-	b.add(context.Background(), countDown, 1)
+	down, _, other := m.enter(context.Background(), admission{}, CountDown, 1, nil)
 	b.call()
-	require.True(t, len(b.changes) == 1 && w.seen && !w.gone)
+	require.True(t, !down.over && w.seen && !w.gone && w.count == 2)
+	other.call()
+	require.True(t, down.over && down.done == 1 && !w.gone)
+	w.leave()
+	for _, x := range []*combiner{b, other} {
+		for x.step() != combinerEnded {
+		}
+	}
 }
 
 // Calls left over from an outage have already failed for their callers. A later Release gets the result of its own call.
 func TestCountersAfterAnOutage(t *testing.T) {
-	failed := errors.New("no answer")
-	b := &combiner{more: make(chan struct{}, 1), failing: failed}
-	left := b.add(context.Background(), lua.Add, 1)
-	left.end(0, failed, false)
-	require.True(t, b.add(context.Background(), lua.Add, 1) == left && left.n == 2, "during the outage")
-	b.failing = nil
-	next := b.add(context.Background(), lua.Add, 1)
-	require.True(t, next != left && !next.over)
+	c := enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))
+	name := redistest.Name(t)
+	b := &combiner{m: New(c).Get(name, kinds.Semaphore, name, tenure.Terms{}), more: make(chan struct{}, 1)}
+	told, drain := b.add(context.Background(), lua.Add, 1), b.add(context.Background(), lua.Drain, 0)
+	w := &counterWaiter{n: 5, refused: make(chan struct{}), ended: make(chan struct{})}
+	b.waiters, b.live = []*counterWaiter{w}, 1
+	b.fail(calls.ErrNoAnswer, true, nil, b.waiters)
+	require.True(t, b.failed && b.failing != nil && w.gone)
+	require.True(t, told.over && told.pending && drain.over && !drain.pending)
+	require.Equal(t, 1, len(b.changes))
+	left := b.changes[0]
+	require.True(t, b.add(context.Background(), lua.Add, 1) == left && left.n == 2 && !left.over && left.goesOn)
 }

@@ -31,7 +31,7 @@ import (
 type PermitHold struct {
 	context.Context // cancelled when it is released or lost
 
-	semaphore Semaphore
+	semaphore Counter
 	n         int64          // permits that do not expire
 	outer     tenure.Section // see Section.Around
 	inner     tenure.InnerUnlocks
@@ -92,7 +92,7 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 }
 
 // Section starts a hold with n permits that the caller has. If it fails, the caller gives them back.
-func (m Semaphore) Section(ctx context.Context, n int64) (*PermitHold, error) {
+func (m Counter) Section(ctx context.Context, n int64) (*PermitHold, error) {
 	h := &PermitHold{n: n, permits: make([]heldPermit, 1)}
 	if err := m.begins(tenure.SectionParent(ctx), h, time.Now().Add(longest), 0, 0); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (m Semaphore) Section(ctx context.Context, n int64) (*PermitHold, error) {
 
 // begins starts a hold under ctx whose permits are trusted until then, and renewed for ttl; 0: they are not renewed. first is their first
 // lease, if that is shorter; otherwise 0.
-func (m Semaphore) begins(ctx context.Context, h *PermitHold, until time.Time, first, ttl time.Duration) error {
+func (m Counter) begins(ctx context.Context, h *PermitHold, until time.Time, first, ttl time.Duration) error {
 	c := m.Client
 	if !c.HoldBegins(false) {
 		return m.FailClosed()
@@ -178,22 +178,17 @@ func (h *PermitHold) release(until time.Time) (err error) {
 	defer c.HoldEnds()
 	h.forget()
 	if loss := h.lossSoFar(); loss != nil {
-		if c.Calls.Start() {
-			m.giveBackLater(h.ids())
-			c.Calls.Ended()
-		} else {
-			_, _, _ = m.last(lua.Add, 0, h.ids()...) // otherwise they expire with their lease
-		}
+		_, _ = m.giveBack(context.Background(), time.Time{}, 0, h.ids()...) // in the background; otherwise they expire with their lease
 		return m.FailNotHeld(loss)
 	}
 	defer func() { engine.ChargeUnlockTime(h.Context, began, err != nil) }()
 	over := began.Add(engine.UnlockTime(c, &h.inner, began, func() bool { return c.Calls.IsSilent(m.Slot()) }))
-	given, pending, err := m.giveBack(h.Context, calls.Earlier(over, until), h.n, h.ids()...)
+	given, err := m.giveBack(h.Context, calls.Earlier(over, until), h.n, h.ids()...)
 	why := tenure.Loss{Reason: tenure.LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
 	at := 0
 	if err != nil {
 		if time.Now().Before(until) || c.Calls.IsClosed() {
-			return m.changeFailed(pending, m.FailUnreachable(err))
+			return err
 		}
 	} else {
 		for at < len(given) && given[at] == lua.PermitReleased {
@@ -203,7 +198,7 @@ func (h *PermitHold) release(until time.Time) (err error) {
 			return nil
 		}
 		if given[at] == lua.PermitUnknown {
-			why = permitGone()
+			why = permitGone(forgotten)
 		}
 	}
 	loss := h.explain(&h.permits[at], why)
@@ -305,20 +300,15 @@ func (p *heldPermit) Closed() {
 
 // gone ends a hold after Redis has lost one of its permits.
 func (p *heldPermit) gone() {
-	p.lose(permitGone())
+	p.lose(permitGone(forgotten))
 	m := p.hold.semaphore
 	m.Client.Hub.WakeSoon(m.queueInHub()) // a permit may be free without a message
 }
 
-func permitGone() tenure.Loss {
-	return tenure.Loss{
-		Reason: tenure.LostGone, Since: time.Now(), Text: "lost: the permit was given back by its id, or its key was deleted or forgotten by a failover",
-	}
-}
+const forgotten = "the permit was given back by its id, or its key was deleted or forgotten by a failover"
 
-// released ends a hold because a permit is given back by its id.
-func (p *heldPermit) released() {
-	p.lose(tenure.Loss{Reason: tenure.LostGone, Since: time.Now(), Text: "lost: the permit is given back by its id"})
+func permitGone(text string) tenure.Loss {
+	return tenure.Loss{Reason: tenure.LostGone, Since: time.Now(), Text: "lost: " + text}
 }
 
 // updates is called before UpdateLease sends its call: the permit must not be trusted for longer than Redis keeps it.

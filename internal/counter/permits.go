@@ -14,14 +14,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// PermitSemaphore is a number of permits that expire. The calls of this process go through its combiner (combiner.go); an Acquire returns a
-// PermitHold (permit_hold.go).
-type PermitSemaphore struct{ Semaphore }
-
-// PermitSemaphore returns the semaphore with that key. name is the user's name for it.
-func (all *Counters) PermitSemaphore(key, name string, t tenure.Terms) PermitSemaphore {
-	return PermitSemaphore{Semaphore{all.get(key, kinds.PermitSemaphore, name, t)}}
-}
+// PermitSemaphore is a semaphore whose permits expire: an Acquire returns a PermitHold (permit_hold.go).
+type PermitSemaphore struct{ Counter }
 
 // errNoPermit is the cause of NotHeld.
 var errNoPermit = errors.New("no such permit, or it has expired")
@@ -40,8 +34,8 @@ func (m PermitSemaphore) Acquire(who tenure.Caller, n int) (*PermitHold, error) 
 		return nil, err
 	}
 	h, err := m.admit(who.Parent(), w)
-	if err != nil {
-		m.giveBackLater(w.ids)
+	if err != nil { // they go back in the background
+		_, _ = m.giveBack(context.Background(), time.Time{}, 0, w.ids...)
 		return nil, err
 	}
 	return h, nil
@@ -54,43 +48,21 @@ func newPermitID(c *tenure.Client) (id lua.PermitID) {
 	return id
 }
 
-// giveBackLater gives permits back in the background. The caller has started a call.
-func (m Semaphore) giveBackLater(ids []lua.PermitID) {
-	at := make(chan struct{})
-	close(at)
-	_, _, _ = m.of.combiners.change(context.Background(), m.Counter, admission{leaves: true, goesOn: true, done: at}, lua.Add, 0, ids...)
-}
-
 // Release gives a permit back, even if it belongs to another process. A hold of this process is lost first. Since ctx may be that hold's,
 // UnlockTimeout bounds the call then.
 func (m PermitSemaphore) Release(ctx context.Context, id lua.PermitID) error {
-	var given lua.Given
+	var o outcome
+	var err error
 	if own := m.own(id); own != nil && ctx.Err() == nil {
-		own.released()
-		all, pending, err := m.giveBack(ctx, time.Now().Add(m.Client.Options.UnlockTimeout), 0, id)
-		if err != nil {
-			return m.changeFailed(pending, m.FailUnreachable(err))
-		}
-		given = all[0]
-	} else if err := m.begin(ctx, time.Time{}); errors.Is(err, m.Client.Errors.Closed) {
-		reply, pending, err := m.last(lua.Add, 0, id)
-		if err != nil {
-			return m.changeFailed(pending, m.FailUnreachable(err))
-		}
-		given = reply.Released[0]
-	} else if err != nil {
-		return err
+		own.lose(permitGone("the permit is given back by its id"))
+		o.given, err = m.giveBack(ctx, time.Now().Add(m.Client.Options.UnlockTimeout), 0, id)
 	} else {
-		call, at, err := m.change(ctx, lua.Add, 0, id)
-		if err != nil {
-			return err
-		}
-		given = call.given[at]
+		o, err = m.release(ctx, lua.Add, 0, id)
 	}
-	if given != lua.PermitReleased {
-		return m.FailNotHeld(errNoPermit)
+	if err == nil && o.given[0] != lua.PermitReleased {
+		err = m.FailNotHeld(errNoPermit)
 	}
-	return nil
+	return err
 }
 
 // UpdateLease makes a permit expire d from now, even if it belongs to another process. A hold of this process ends by then and is no longer
@@ -106,7 +78,7 @@ func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d tim
 		own.updates(until)
 	}
 	held, err := tenure.AskKeys(ctx, m.Lock, true, func(ctx context.Context) (bool, error) {
-		s := lua.PermitSemaphore{Semaphore: m.args(0).Semaphore, Timeouts: kinds.PermitTimeouts(m.Key)}
+		s := lua.PermitSemaphore{Semaphore: m.args().Semaphore, Timeouts: kinds.PermitTimeouts(m.Key)}
 		held, err := lua.SetPermitLease(ctx, m.Client.RDB, s, id, lasts)
 		if own != nil && (err == nil || !calls.MayHaveRun(err)) {
 			own.updated(held)
