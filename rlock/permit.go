@@ -124,7 +124,7 @@ func (s *PermitSemaphore) acquire(who tenure.Caller, n int) (context.Context, *P
 		trace.ended(who.Ctx, err, nil, nil)
 		return who.Ctx, none, err
 	}
-	trace.ended(h, nil, func() { h.Released = trace.released }, h.GiveBack)
+	trace.ended(h, nil, func() { h.Released = trace.released }, func() { _ = h.Release() })
 	return h, &Permit{s, h}, nil
 }
 

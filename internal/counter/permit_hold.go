@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,13 +33,14 @@ type PermitHold struct {
 	context.Context // cancelled when it is released or lost
 
 	semaphore Counter
-	n         int64          // permits that do not expire
 	outer     tenure.Section // see Section.Around
 	inner     tenure.InnerUnlocks
 	unlocked  tenure.UnlockedError // the cause of the end of its section
 	permits   []heldPermit
-	expires   bool
-	limit     time.Time // see WithMaxHold; zero: no such bound
+	n         int64          // permits that do not expire
+	ids       []lua.PermitID // of those that do
+	slots     []int64        // of these
+	limit     time.Time      // see WithMaxHold; zero: no such bound
 	// Released traces the end of the section: it calls release and returns its error; nil: no tracing.
 	Released func(release func() error) error
 
@@ -47,11 +49,10 @@ type PermitHold struct {
 	loss   error                   // why it was lost before that
 }
 
-// heldPermit is the renewer's view of one of a hold's permits, or of all.
+// heldPermit is the renewer's view of one of a hold's permits, or of all that do not expire.
 type heldPermit struct {
 	hold *PermitHold
 	id   lua.PermitID
-	slot int64
 
 	// Guarded by hold.mu.
 	lease    *lease.Lease // another one after each UpdateLease
@@ -71,21 +72,12 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 			Name: m.Name, Owner: w.ids[0].String(), Reason: tenure.LostExpired, Since: until, Late: true, Text: "lost: Redis took longer than the lease to answer",
 		})
 	}
-	h := &PermitHold{expires: true, permits: make([]heldPermit, len(w.ids))}
-	for i := range h.permits {
-		h.permits[i].id, h.permits[i].slot = w.ids[i], w.slots[i]
-	}
+	h := &PermitHold{ids: w.ids, slots: w.slots}
 	if m.MaxHold > 0 {
 		h.limit = w.sent.Add(m.MaxHold)
 	}
 	if err := m.begins(ctx, h, until, w.first, m.RenewedFor(c)); err != nil {
 		return nil, err
-	}
-	for i := range h.permits {
-		m.of.own.Store(h.permits[i].id, &h.permits[i])
-	}
-	if h.lossSoFar() != nil { // lost meanwhile, so the loss did not remove them
-		h.forget()
 	}
 	c.Leases.CatchUp() // cancel this Client's expired holds first (G1)
 	return h, nil
@@ -93,7 +85,7 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 
 // Section starts a hold with n permits that the caller has. If it fails, the caller gives them back.
 func (m Counter) Section(ctx context.Context, n int64) (*PermitHold, error) {
-	h := &PermitHold{n: n, permits: make([]heldPermit, 1)}
+	h := &PermitHold{n: n}
 	if err := m.begins(tenure.SectionParent(ctx), h, time.Now().Add(longest), 0, 0); err != nil {
 		return nil, err
 	}
@@ -109,16 +101,22 @@ func (m Counter) begins(ctx context.Context, h *PermitHold, until time.Time, fir
 	}
 	h.semaphore, h.outer, h.unlocked.Name = m, tenure.InnermostOpen(ctx), &m.Name
 	h.Context, h.cancel = context.WithCancelCause(ctx)
+	h.permits = make([]heldPermit, max(1, len(h.ids)))
 	h.mu.Lock()
 	open := true
 	for i := range h.permits {
 		p := &h.permits[i]
 		p.hold = h
+		if i < len(h.ids) {
+			p.id = h.ids[i]
+			m.of.own.Store(p.id, p)
+		}
 		open = p.keep(until, first, ttl) && open
 	}
 	h.mu.Unlock()
 	if !open {
 		h.end(c.Errors.Closed)
+		h.forget()
 		c.HoldEnds()
 		return m.FailClosed()
 	}
@@ -127,12 +125,12 @@ func (m Counter) begins(ctx context.Context, h *PermitHold, until time.Time, fir
 
 // keep hands a permit to the renewer, see begins. It reports false if the engine is closed. hold.mu is held.
 func (p *heldPermit) keep(until time.Time, first, ttl time.Duration) bool {
-	c := p.hold.semaphore.Client
+	leases := p.hold.semaphore.Client.Leases
 	p.lease = new(lease.Lease)
 	if !p.hold.limit.IsZero() {
-		c.Leases.Limit(p.lease, p.hold.limit)
+		leases.Limit(p.lease, p.hold.limit)
 	}
-	return c.Leases.KeepShort(p.lease, p, until, cmp.Or(first, ttl), ttl)
+	return leases.KeepShort(p.lease, p, until, cmp.Or(first, ttl), ttl)
 }
 
 // end ends the ctx, and the renewals. It returns false if it was released before.
@@ -158,13 +156,12 @@ func (h *PermitHold) stop() {
 
 // Release gives the permits back.
 func (h *PermitHold) Release() error {
-	m, c := h.semaphore, h.semaphore.Client
 	until := h.until()
 	if !time.Now().Before(until) {
-		c.Leases.CatchUp() // it has expired, even if the renewer has not noticed yet
+		h.semaphore.Client.Leases.CatchUp() // it has expired, even if the renewer has not noticed yet
 	}
 	if !h.end(&h.unlocked) {
-		return m.FailNotHeld(tenure.ErrUnlockedBefore)
+		return h.semaphore.FailNotHeld(tenure.ErrUnlockedBefore)
 	}
 	release := func() error { return h.release(until) }
 	if h.Released != nil {
@@ -178,53 +175,44 @@ func (h *PermitHold) release(until time.Time) (err error) {
 	defer c.HoldEnds()
 	h.forget()
 	if loss := h.lossSoFar(); loss != nil {
-		_, _ = m.giveBack(context.Background(), time.Time{}, 0, h.ids()...) // in the background; otherwise they expire with their lease
+		_, _ = m.giveBack(context.Background(), time.Time{}, 0, h.ids...) // in the background; otherwise they expire with their lease
 		return m.FailNotHeld(loss)
 	}
 	defer func() { engine.ChargeUnlockTime(h.Context, began, err != nil) }()
 	over := began.Add(engine.UnlockTime(c, &h.inner, began, func() bool { return c.Calls.IsSilent(m.Slot()) }))
-	given, err := m.giveBack(h.Context, calls.Earlier(over, until), h.n, h.ids()...)
-	why := tenure.Loss{Reason: tenure.LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
-	at := 0
+	given, err := m.giveBack(h.Context, calls.Earlier(over, until), h.n, h.ids...)
+	at, why := 0, tenure.Loss{Reason: tenure.LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
 	if err != nil {
 		if time.Now().Before(until) || c.Calls.IsClosed() {
 			return err
 		}
-	} else {
-		for at < len(given) && given[at] == lua.PermitReleased {
-			at++
-		}
-		if at == len(given) {
-			return nil
-		}
-		if given[at] == lua.PermitUnknown {
-			why = permitGone(forgotten)
-		}
+	} else if at = slices.IndexFunc(given, func(g lua.Given) bool { return g != lua.PermitReleased }); at < 0 {
+		return nil
+	} else if given[at] == lua.PermitUnknown {
+		why = permitGone(forgotten)
 	}
-	loss := h.explain(&h.permits[at], why)
+	loss := h.permits[at].explain(why)
 	h.unlocked.Loss.Store(&loss)
 	c.ReportLoss(h, m.Kind.Name, loss)
 	return m.FailNotHeld(loss)
 }
-
-// GiveBack releases permits that were never returned to the caller.
-func (h *PermitHold) GiveBack() { _ = h.Release() }
 
 // TrustedUntil returns until when all its permits are trusted; the zero time if one was lost. ok is false if they do not expire.
 func (h *PermitHold) TrustedUntil() (until time.Time, ok bool) {
 	if h.lossSoFar() != nil {
 		return time.Time{}, true
 	}
-	return h.until(), h.expires
+	return h.until(), len(h.ids) > 0
 }
 
 // until returns the time when the first permit stops being trusted.
 func (h *PermitHold) until() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	until := h.semaphore.Client.Leases.Until(h.permits[0].lease)
+	leases := h.semaphore.Client.Leases
+	until := leases.Until(h.permits[0].lease)
 	for i := range h.permits[1:] {
-		until = calls.Earlier(until, h.semaphore.Client.Leases.Until(h.permits[i+1].lease))
+		until = calls.Earlier(until, leases.Until(h.permits[i+1].lease))
 	}
 	return until
 }
@@ -235,67 +223,36 @@ func (h *PermitHold) lossSoFar() error {
 	return h.loss
 }
 
-// lose ends a hold before its release, and cancels its ctx.
+// lose cancels a hold's ctx before its release, and ends the hold, unless the client is closed: then the permits stay in Redis, for their
+// release.
 func (p *heldPermit) lose(why tenure.Loss) {
-	h := p.hold
+	h, m := p.hold, p.hold.semaphore
 	h.mu.Lock()
 	if h.loss != nil || h.cancel == nil {
 		h.mu.Unlock()
 		return
 	}
-	loss := h.explain(p, why)
-	h.loss = loss
-	h.stop()
-	c := h.semaphore.Client
+	loss, closed := p.explain(why), why.Reason == tenure.LostClosed
+	if !closed {
+		h.loss = loss
+		h.stop()
+	}
 	var ended tenure.Endings
-	ended.Add(h.Context, &c.Foreign, h.cancel, loss)
+	ended.Add(h.Context, &m.Client.Foreign, h.cancel, loss)
 	h.mu.Unlock()
 	ended.Settle()
-	h.forget()
-	c.ReportLoss(h, h.semaphore.Kind.Name, loss)
+	if !closed {
+		h.forget()
+		m.Client.ReportLoss(h, m.Kind.Name, loss)
+	}
 }
 
 // explain makes the error of a loss.
-func (h *PermitHold) explain(p *heldPermit, why tenure.Loss) error {
-	if why.Name = h.semaphore.Name; h.expires {
+func (p *heldPermit) explain(why tenure.Loss) error {
+	if why.Name = p.hold.semaphore.Name; len(p.hold.ids) > 0 {
 		why.Owner = p.id.String()
 	}
-	return h.semaphore.Client.Errors.Loss(why)
-}
-
-// Item names the permit for renewal.
-func (p *heldPermit) Item() lease.Item {
-	return lease.Item{Name: p.hold.semaphore.Key, Owner: string(p.id[:])}
-}
-
-// Group returns the properties shared by all permits of one renewal.
-func (p *heldPermit) Group() any { return p.hold.semaphore.Client.Group(p.hold.semaphore.Lock) }
-
-// About names the permit's semaphore.
-func (p *heldPermit) About() (name, kind string) {
-	return p.hold.semaphore.Name, p.hold.semaphore.Kind.Name
-}
-
-// Lost is called when the permit can no longer be trusted.
-func (p *heldPermit) Lost(loss lease.Loss) {
-	if loss.Gone {
-		p.gone()
-		return
-	}
-	p.lose(p.hold.semaphore.LossOf(loss))
-}
-
-// Closed is called when the client ends before the hold does. That is no loss: the permits stay in Redis, for their release.
-func (p *heldPermit) Closed() {
-	h := p.hold
-	why := h.explain(p, tenure.Loss{Reason: tenure.LostClosed, Since: time.Now(), Text: tenure.ClientClosed})
-	var ended tenure.Endings
-	h.mu.Lock()
-	if h.cancel != nil {
-		ended.Add(h.Context, &h.semaphore.Client.Foreign, h.cancel, why)
-	}
-	h.mu.Unlock()
-	ended.Settle()
+	return p.hold.semaphore.Client.Errors.Loss(why)
 }
 
 // gone ends a hold after Redis has lost one of its permits.
@@ -309,6 +266,31 @@ const forgotten = "the permit was given back by its id, or its key was deleted o
 
 func permitGone(text string) tenure.Loss {
 	return tenure.Loss{Reason: tenure.LostGone, Since: time.Now(), Text: "lost: " + text}
+}
+
+// A heldPermit is a lease.Keeper.
+
+func (p *heldPermit) Item() lease.Item {
+	return lease.Item{Name: p.hold.semaphore.Key, Owner: string(p.id[:])}
+}
+
+func (p *heldPermit) Group() any { return p.hold.semaphore.Client.Group(p.hold.semaphore.Lock) }
+
+func (p *heldPermit) Lost(loss lease.Loss) {
+	if loss.Gone {
+		p.gone()
+		return
+	}
+	p.lose(p.hold.semaphore.LossOf(loss))
+}
+
+func (p *heldPermit) Closed() {
+	p.lose(tenure.Loss{Reason: tenure.LostClosed, Since: time.Now(), Text: tenure.ClientClosed})
+}
+
+// About names the permit's semaphore, see tenure.Options.
+func (p *heldPermit) About() (name, kind string) {
+	return p.hold.semaphore.Name, p.hold.semaphore.Kind.Name
 }
 
 // updates is called before UpdateLease sends its call: the permit must not be trusted for longer than Redis keeps it.
@@ -341,35 +323,39 @@ func (p *heldPermit) endsAt(until time.Time) {
 	}
 }
 
-// ids returns the ids of permits that expire.
-func (h *PermitHold) ids() []lua.PermitID {
-	if !h.expires {
-		return nil
+// forget ends that its permits are known by their ids.
+func (h *PermitHold) forget() {
+	for _, id := range h.ids {
+		h.semaphore.of.own.Delete(id)
 	}
-	ids := make([]lua.PermitID, len(h.permits))
-	for i := range h.permits {
-		ids[i] = h.permits[i].id
+}
+
+// own returns the permit with that id, if this process holds it.
+func (m PermitSemaphore) own(id lua.PermitID) *heldPermit {
+	found, _ := m.of.own.Load(id)
+	if p, _ := found.(*heldPermit); p != nil && p.hold.semaphore.Key == m.Key {
+		return p
 	}
-	return ids
+	return nil
 }
 
 // IDs returns the permits' ids in the form that users see.
-func (h *PermitHold) IDs() []string {
-	ids := make([]string, len(h.permits))
-	for i := range h.permits {
-		ids[i] = h.permits[i].id.String()
+func (h *PermitHold) IDs() (ids []string) {
+	for _, id := range h.ids {
+		ids = append(ids, id.String())
 	}
 	return ids
 }
 
 // Slots returns the permits' numbers.
-func (h *PermitHold) Slots() []int {
-	slots := make([]int, len(h.permits))
-	for i := range h.permits {
-		slots[i] = int(h.permits[i].slot)
+func (h *PermitHold) Slots() (slots []int) {
+	for _, slot := range h.slots {
+		slots = append(slots, int(slot))
 	}
 	return slots
 }
+
+// A PermitHold is a tenure.Section.
 
 // String keeps fmt from reading the fields, which change. It is the form of package context.
 func (h *PermitHold) String() string {
@@ -402,19 +388,3 @@ func (h *PermitHold) Owns(string) bool { return false }
 
 // Unlocks returns the time spent on unlocks inside the hold.
 func (h *PermitHold) Unlocks() *tenure.InnerUnlocks { return &h.inner }
-
-// forget ends that its permits are known by their ids.
-func (h *PermitHold) forget() {
-	for i := range h.permits {
-		h.semaphore.of.own.Delete(h.permits[i].id)
-	}
-}
-
-// own returns the permit with that id, if this process holds it.
-func (m PermitSemaphore) own(id lua.PermitID) *heldPermit {
-	found, _ := m.of.own.Load(id)
-	if p, _ := found.(*heldPermit); p != nil && p.hold.semaphore.Key == m.Key {
-		return p
-	}
-	return nil
-}

@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/tenure"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -78,8 +77,7 @@ func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d tim
 		own.updates(until)
 	}
 	held, err := tenure.AskKeys(ctx, m.Lock, true, func(ctx context.Context) (bool, error) {
-		s := lua.PermitSemaphore{Semaphore: m.args().Semaphore, Timeouts: kinds.PermitTimeouts(m.Key)}
-		held, err := lua.SetPermitLease(ctx, m.Client.RDB, s, id, lasts)
+		held, err := lua.SetPermitLease(ctx, m.Client.RDB, m.keys(), id, lasts)
 		if own != nil && (err == nil || !calls.MayHaveRun(err)) {
 			own.updated(held)
 		}
@@ -113,8 +111,7 @@ func (m PermitSemaphore) Look(ctx context.Context) (free, held int64, err error)
 
 func (m PermitSemaphore) look(ctx context.Context, id *lua.PermitID) (lua.PermitsInfo, error) {
 	return tenure.AskKeys(ctx, m.Lock, false, func(ctx context.Context) (lua.PermitsInfo, error) {
-		s := lua.PermitSemaphore{Semaphore: lua.Semaphore{Name: m.Key}, Timeouts: kinds.PermitTimeouts(m.Key)}
-		return lua.LookPermits(ctx, m.Client.RDB, s, id)
+		return lua.LookPermits(ctx, m.Client.RDB, m.keys(), id)
 	})
 }
 
@@ -122,9 +119,11 @@ func (m PermitSemaphore) look(ctx context.Context, id *lua.PermitID) (lua.Permit
 // next renewal.
 func (m PermitSemaphore) Delete(ctx context.Context) (bool, error) {
 	return tenure.AskKeys(ctx, m.Lock, true, func(ctx context.Context) (bool, error) {
-		s := lua.PermitSemaphore{
-			Semaphore: lua.Semaphore{Name: m.Key}, Timeouts: kinds.PermitTimeouts(m.Key), Slots: kinds.PermitSlots(m.Key),
-		}
-		return lua.DeletePermits(ctx, m.Client.RDB, s)
+		return lua.DeletePermits(ctx, m.Client.RDB, m.keys())
 	})
+}
+
+func (m PermitSemaphore) keys() lua.PermitSemaphore {
+	args := m.args()
+	return lua.PermitSemaphore{Semaphore: args.Semaphore, Timeouts: args.Timeouts, Slots: args.Slots}
 }
