@@ -266,7 +266,7 @@ func (p *Permit) ID() string {
 	if p.hold == nil {
 		return ""
 	}
-	return p.hold.IDs()[0]
+	return p.hold.IDs[0].String()
 }
 
 // IDs returns the ids of all permits.
@@ -274,7 +274,11 @@ func (p *Permit) IDs() []string {
 	if p.hold == nil {
 		return nil
 	}
-	return p.hold.IDs()
+	ids := make([]string, len(p.hold.IDs))
+	for i, id := range p.hold.IDs {
+		ids[i] = id.String()
+	}
+	return ids
 }
 
 // Slot returns the slot of the permit, the first if there are several: a number from 0 on, below the number of permits at the Acquire, that no
@@ -283,7 +287,7 @@ func (p *Permit) Slot() int {
 	if p.hold == nil {
 		return -1
 	}
-	return p.hold.Slots()[0]
+	return int(p.hold.Slots[0])
 }
 
 // Slots returns the slots of all permits, in the order of IDs.
@@ -291,7 +295,11 @@ func (p *Permit) Slots() []int {
 	if p.hold == nil {
 		return nil
 	}
-	return p.hold.Slots()
+	slots := make([]int, len(p.hold.Slots))
+	for i, slot := range p.hold.Slots {
+		slots[i] = int(slot)
+	}
+	return slots
 }
 
 // Release ends the section and gives its permits back. It is an [UnlockFunc], with the same errors and times;

@@ -7,7 +7,6 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
-	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
 
@@ -39,15 +38,14 @@ type combiner struct {
 	looks bool // for those who wait for a latch
 
 	// Used only by the goroutine running it.
-	hub    pubsub.Waiter   // the process's only waiter for the counter
-	joined bool            // in the hub
-	turn   bool            // in the hub
-	placed bool            // in Redis's queue, maybe
-	again  time.Duration   // ask again after this, unless there is a message
-	args   lua.PermitsArgs // of the last call
-	began  time.Time       // when that was first sent
-	seen   time.Time       // when the last answered call with its place was first sent
-	failed bool            // the last call was not answered, and is to be ended
+	hub    pubsub.Waiter // the process's only waiter for the counter
+	joined bool          // in the hub
+	turn   bool          // in the hub
+	placed bool          // in Redis's queue, maybe
+	last   request
+	failed bool          // the last request was not answered, and is to be ended
+	again  time.Duration // ask again after this, unless there is a message
+	seen   time.Time     // when the last answered request with its place was first sent
 
 	// Guarded by Counters.mu.
 	waiters []*counterWaiter // in the order of their calls, and some that have gone
@@ -170,8 +168,10 @@ func (b *combiner) step() combinerState {
 	switch w := b.wants(); {
 	case b.failed:
 		b.end()
+	case !w.wait && !w.ask && b.placed:
+		b.call()
 	case !w.wait && !w.ask:
-		if b.leaveLine(); b.out() {
+		if b.leaveHub(); b.out() {
 			return combinerEnded
 		}
 	case w.wait && !b.joined:
@@ -274,11 +274,8 @@ func (b *combiner) given(g *pubsub.Grant) {
 	}
 }
 
-// leaveLine takes the process out of the hub and of Redis's queue when no caller waits.
-func (b *combiner) leaveLine() {
-	if b.placed {
-		b.ask(nil, nil, true)
-	}
+// leaveHub takes the process out of the hub when no caller waits.
+func (b *combiner) leaveHub() {
 	slept := b.joined && b.hub.Waited()
 	switch {
 	case b.turn:

@@ -58,25 +58,18 @@ func (m Counter) begin(ctx context.Context, limit time.Time) error {
 		}
 	}
 	if known {
-		err = m.fits()
+		if err = m.Fits(); err != nil && m.Kind == kinds.Latch {
+			err = fmt.Errorf("on a cluster the name of a latch may have no braces: Redisson puts it in braces, as in %q, for its channel, "+
+				"which would be in another slot than the latch", m.Channel)
+		}
+		if err != nil {
+			err = m.Fail(err)
+		}
 	}
 	if err != nil {
 		c.Calls.Ended()
 	}
 	return err
-}
-
-// fits reports an error for a counter that a cluster cannot have.
-func (m Counter) fits() error {
-	err := m.Fits()
-	if err == nil {
-		return nil
-	}
-	if m.Kind == kinds.Latch {
-		err = fmt.Errorf("on a cluster the name of a latch may have no braces: Redisson puts it in braces, as in %q, for its channel, "+
-			"which would be in another slot than the latch", m.Channel)
-	}
-	return m.Fail(err)
 }
 
 // Count returns the number: of free permits, or of count-downs that are left. It may be below 0.

@@ -43,7 +43,8 @@ func TestCombinerAsksAgainInTheHub(t *testing.T) {
 		}
 	}
 	require.NoError(t, w.err)
-	b.leaveLine()
+	for b.step() != combinerEnded {
+	}
 }
 
 // A process that may not hear of grants may hear of releases already when it joins the hub. What it heard after its first call found nobody there,
@@ -79,7 +80,8 @@ func TestCombinerAsksAgainWhereItHears(t *testing.T) {
 		require.True(t, b.step() == combinerWorks && i < 100, "it sleeps")
 	}
 	require.NoError(t, w.err)
-	b.leaveLine()
+	for b.step() != combinerEnded {
+	}
 	beside.Leave()
 }
 
@@ -114,7 +116,8 @@ func TestCountersAfterAnOutage(t *testing.T) {
 	told, drain := b.add(context.Background(), lua.Add, 1), b.add(context.Background(), lua.Drain, 0)
 	w := &counterWaiter{n: 5, refused: make(chan struct{}), ended: make(chan struct{})}
 	b.waiters, b.live = []*counterWaiter{w}, 1
-	b.fail(calls.ErrNoAnswer, true, nil, b.waiters)
+	b.last = request{ran: true, waiters: b.waiters}
+	b.fail(calls.ErrNoAnswer)
 	require.True(t, b.failed && b.failing != nil && w.gone)
 	require.True(t, told.over && told.pending && drain.over && !drain.pending)
 	require.Equal(t, 1, len(b.changes))

@@ -38,6 +38,18 @@ func (b *combiner) stopGathering() {
 	}
 }
 
+// passed returns the indices of those whose latch is open, or was since their first look: then another call has set it.
+func passed(look lua.Latch, waiters []*counterWaiter) (which []int) {
+	for i, w := range waiters {
+		if look.Count <= 0 || w.seen && look.Set != "" && look.Set != w.set {
+			which = append(which, i)
+		} else if !w.seen {
+			w.set = look.Set
+		}
+	}
+	return which
+}
+
 // useLatch makes a change, or else looks. A call that ends another one has nothing to undo, and repeats only a change that stays.
 func (m Counter) useLatch(ctx context.Context, args lua.PermitsArgs) (reply counterReply, err error) {
 	c := m.Client
@@ -55,6 +67,7 @@ func (m Counter) useLatch(ctx context.Context, args lua.PermitsArgs) (reply coun
 		did, err = lua.DeleteLatch(ctx, c.RDB, call)
 	default:
 		reply.latch, err = lua.LookAtLatch(ctx, c.RDB, m.Key, m.Queue)
+		reply.Free = reply.latch.Count
 		if reply.Again = reply.latch.TTL; reply.Again < 0 || reply.Again > latchLook {
 			reply.Again = latchLook
 		}

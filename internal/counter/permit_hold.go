@@ -37,10 +37,11 @@ type PermitHold struct {
 	inner     tenure.InnerUnlocks
 	unlocked  tenure.UnlockedError // the cause of the end of its section
 	permits   []heldPermit
-	n         int64          // permits that do not expire
-	ids       []lua.PermitID // of those that do
-	slots     []int64        // of these
-	limit     time.Time      // see WithMaxHold; zero: no such bound
+	n         int64     // permits that do not expire
+	limit     time.Time // see WithMaxHold; zero: no such bound
+	// IDs and Slots are those of permits that expire.
+	IDs   []lua.PermitID
+	Slots []int64
 	// Released traces the end of the section: it calls release and returns its error; nil: no tracing.
 	Released func(release func() error) error
 
@@ -72,7 +73,7 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 			Name: m.Name, Owner: w.ids[0].String(), Reason: tenure.LostExpired, Since: until, Late: true, Text: "lost: Redis took longer than the lease to answer",
 		})
 	}
-	h := &PermitHold{ids: w.ids, slots: w.slots}
+	h := &PermitHold{IDs: w.ids, Slots: w.slots}
 	if m.MaxHold > 0 {
 		h.limit = w.sent.Add(m.MaxHold)
 	}
@@ -101,21 +102,21 @@ func (m Counter) begins(ctx context.Context, h *PermitHold, until time.Time, fir
 	}
 	h.semaphore, h.outer, h.unlocked.Name = m, tenure.InnermostOpen(ctx), &m.Name
 	h.Context, h.cancel = context.WithCancelCause(ctx)
-	h.permits = make([]heldPermit, max(1, len(h.ids)))
+	h.permits = make([]heldPermit, max(1, len(h.IDs)))
 	h.mu.Lock()
 	open := true
 	for i := range h.permits {
 		p := &h.permits[i]
 		p.hold = h
-		if i < len(h.ids) {
-			p.id = h.ids[i]
+		if i < len(h.IDs) {
+			p.id = h.IDs[i]
 			m.of.own.Store(p.id, p)
 		}
 		open = p.keep(until, first, ttl) && open
 	}
 	h.mu.Unlock()
 	if !open {
-		h.end(c.Errors.Closed)
+		h.cancel(c.Errors.Closed)
 		h.forget()
 		c.HoldEnds()
 		return m.FailClosed()
@@ -133,20 +134,6 @@ func (p *heldPermit) keep(until time.Time, first, ttl time.Duration) bool {
 	return leases.KeepShort(p.lease, p, until, cmp.Or(first, ttl), ttl)
 }
 
-// end ends the ctx, and the renewals. It returns false if it was released before.
-func (h *PermitHold) end(why error) bool {
-	h.mu.Lock()
-	cancel := h.cancel
-	h.cancel = nil
-	h.stop()
-	h.mu.Unlock()
-	if cancel == nil {
-		return false
-	}
-	cancel(why)
-	return true
-}
-
 // stop ends the renewals. mu is held.
 func (h *PermitHold) stop() {
 	for i := range h.permits {
@@ -156,31 +143,36 @@ func (h *PermitHold) stop() {
 
 // Release gives the permits back.
 func (h *PermitHold) Release() error {
-	until := h.until()
+	until, _ := h.TrustedUntil()
 	if !time.Now().Before(until) {
 		h.semaphore.Client.Leases.CatchUp() // it has expired, even if the renewer has not noticed yet
 	}
-	if !h.end(&h.unlocked) {
+	h.mu.Lock()
+	cancel := h.cancel
+	h.cancel = nil
+	h.stop()
+	h.mu.Unlock()
+	if cancel == nil {
 		return h.semaphore.FailNotHeld(tenure.ErrUnlockedBefore)
 	}
-	release := func() error { return h.release(until) }
-	if h.Released != nil {
-		return h.Released(release)
+	cancel(&h.unlocked)
+	if h.Released == nil {
+		return h.release(until)
 	}
-	return release()
+	return h.Released(func() error { return h.release(until) })
 }
 
 func (h *PermitHold) release(until time.Time) (err error) {
 	m, c, began := h.semaphore, h.semaphore.Client, time.Now()
 	defer c.HoldEnds()
 	h.forget()
-	if loss := h.lossSoFar(); loss != nil {
-		_, _ = m.giveBack(context.Background(), time.Time{}, 0, h.ids...) // in the background; otherwise they expire with their lease
-		return m.FailNotHeld(loss)
+	if h.loss != nil { // it does not change any more
+		_, _ = m.giveBack(context.Background(), time.Time{}, 0, h.IDs...) // in the background; otherwise they expire with their lease
+		return m.FailNotHeld(h.loss)
 	}
 	defer func() { engine.ChargeUnlockTime(h.Context, began, err != nil) }()
 	over := began.Add(engine.UnlockTime(c, &h.inner, began, func() bool { return c.Calls.IsSilent(m.Slot()) }))
-	given, err := m.giveBack(h.Context, calls.Earlier(over, until), h.n, h.ids...)
+	given, err := m.giveBack(h.Context, calls.Earlier(over, until), h.n, h.IDs...)
 	at, why := 0, tenure.Loss{Reason: tenure.LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
 	if err != nil {
 		if time.Now().Before(until) || c.Calls.IsClosed() {
@@ -199,28 +191,17 @@ func (h *PermitHold) release(until time.Time) (err error) {
 
 // TrustedUntil returns until when all its permits are trusted; the zero time if one was lost. ok is false if they do not expire.
 func (h *PermitHold) TrustedUntil() (until time.Time, ok bool) {
-	if h.lossSoFar() != nil {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.loss != nil {
 		return time.Time{}, true
 	}
-	return h.until(), len(h.ids) > 0
-}
-
-// until returns the time when the first permit stops being trusted.
-func (h *PermitHold) until() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	leases := h.semaphore.Client.Leases
-	until := leases.Until(h.permits[0].lease)
-	for i := range h.permits[1:] {
-		until = calls.Earlier(until, leases.Until(h.permits[i+1].lease))
+	for i := range h.permits {
+		if end := h.semaphore.Client.Leases.Until(h.permits[i].lease); i == 0 || end.Before(until) {
+			until = end
+		}
 	}
-	return until
-}
-
-func (h *PermitHold) lossSoFar() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.loss
+	return until, len(h.IDs) > 0
 }
 
 // lose cancels a hold's ctx before its release, and ends the hold, unless the client is closed: then the permits stay in Redis, for their
@@ -249,7 +230,7 @@ func (p *heldPermit) lose(why tenure.Loss) {
 
 // explain makes the error of a loss.
 func (p *heldPermit) explain(why tenure.Loss) error {
-	if why.Name = p.hold.semaphore.Name; len(p.hold.ids) > 0 {
+	if why.Name = p.hold.semaphore.Name; len(p.hold.IDs) > 0 {
 		why.Owner = p.id.String()
 	}
 	return p.hold.semaphore.Client.Errors.Loss(why)
@@ -325,7 +306,7 @@ func (p *heldPermit) endsAt(until time.Time) {
 
 // forget ends that its permits are known by their ids.
 func (h *PermitHold) forget() {
-	for _, id := range h.ids {
+	for _, id := range h.IDs {
 		h.semaphore.of.own.Delete(id)
 	}
 }
@@ -337,22 +318,6 @@ func (m PermitSemaphore) own(id lua.PermitID) *heldPermit {
 		return p
 	}
 	return nil
-}
-
-// IDs returns the permits' ids in the form that users see.
-func (h *PermitHold) IDs() (ids []string) {
-	for _, id := range h.ids {
-		ids = append(ids, id.String())
-	}
-	return ids
-}
-
-// Slots returns the permits' numbers.
-func (h *PermitHold) Slots() (slots []int) {
-	for _, slot := range h.slots {
-		slots = append(slots, int(slot))
-	}
-	return slots
 }
 
 // A PermitHold is a tenure.Section.
