@@ -5,15 +5,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/pubsub"
 )
 
 // combiner makes a process's calls for one counter. It makes one call at a time, for all callers: a change, and what the waiters want, in
-// order. A latch has two of them: one makes changes, the other looks for its waiters. The first caller runs it, if that caller cannot leave,
-// while there is no work for others and no need to sleep; then a goroutine does. Its first call is made outside the hub, which a free counter
-// does not need; if others have just waited, and the process still listens, inside, with a place in line:
+// order. A latch has two of them: one makes changes, the other looks for its waiters. The first call is made outside the hub, which a free
+// counter does not need; if others have just waited, and the process still listens, inside, with a place in line:
 //
 //	state     event                                     next
 //	idle      a change, or a waiter, comes or leaves    calling
@@ -43,7 +41,6 @@ type combiner struct {
 	turn   bool          // in the hub
 	placed bool          // in Redis's queue, maybe
 	last   request
-	failed bool          // the last request was not answered, and is to be ended
 	again  time.Duration // ask again after this, unless there is a message
 	seen   time.Time     // when the last answered request with its place was first sent
 
@@ -57,7 +54,7 @@ type combiner struct {
 	sent    *counterChange   // under way; nil: none
 	more    chan struct{}    // capacity 1: a waiter or change has come or left
 	behind  bool             // counted as a call whose caller has left
-	failing error            // until the failed call is ended; nil: there is none
+	failing error            // why the last request failed, until that is ended; nil: it did not
 }
 
 // lingers is how long a subscription stays in the hub: during that time a process that asks can have its place in line at once.
@@ -70,19 +67,19 @@ type combinerKey struct {
 	looks bool
 }
 
-// combiner returns a counter's combiner, and as made the same one if it is new and must be started. counted: see calls.Admit. Counters.mu is
-// held.
-func (m Counter) combiner(looks, counted bool) (b, made *combiner) {
+// combiner returns a counter's combiner, for a caller that has started a call. counted: see calls.Admit. Counters.mu is held.
+func (m Counter) combiner(looks, counted bool) *combiner {
 	key := combinerKey{m.Kind, m.Key, looks}
-	if b = m.of.combiners[key]; b != nil {
-		if counted {
-			m.Client.Calls.LeftEnds(m.Slot())
-		}
-		return b, nil
+	b := m.of.combiners[key]
+	switch {
+	case b == nil:
+		b = &combiner{m: m, looks: looks, more: make(chan struct{}, 1), behind: counted}
+		m.of.combiners[key] = b
+		m.Client.Calls.Go(b.run)
+	case counted:
+		m.Client.Calls.LeftEnds(m.Slot())
 	}
-	b = &combiner{m: m, looks: looks, more: make(chan struct{}, 1), behind: counted}
-	m.of.combiners[key] = b
-	return b, b
+	return b
 }
 
 // left is called when a caller has left. A combiner without callers counts as a call left behind. Counters.mu is held.
@@ -110,86 +107,39 @@ func (b *combiner) poke() {
 	}
 }
 
-// ofPermits is behind the Client's id, and the name, where both kinds of semaphores with one name would have the same.
-const ofPermits = ":permits"
-
-// queueInHub returns the hub queue in which the combiner waits.
-func (m Counter) queueInHub() pubsub.Queue {
-	if m.Kind == kinds.Latch {
-		return m.Lock.Waiters()
-	}
-	lock := m.Key
-	if m.Kind == kinds.PermitSemaphore {
-		lock += ofPermits // two kinds of one name wait beside each other
-	}
-	return pubsub.Queue{Lock: lock, Channel: m.Client.KnownChannel(m.Lock), Places: m.SeesProcesses(), Counts: true}
-}
-
-// start runs a new combiner: on a goroutine if the caller may leave. Otherwise the caller runs it until over is closed, while there is no
-// work for others and no need to sleep.
-func (b *combiner) start(leaves bool, over <-chan struct{}) {
-	did := combinerWorks
-	for !leaves && did == combinerWorks && (!calls.IsClosed(over) || b.wants() == (wants{}) && !b.failed) {
-		did = b.step()
-	}
-	if did != combinerEnded {
-		b.m.Client.Calls.Go(b.run)
-	}
-}
-
-// run ends when no request or change is left.
+// run ends when nobody waits, and no change is left.
 func (b *combiner) run() {
-	for {
-		switch b.step() {
-		case combinerEnded:
-			return
-		case combinerSleeps:
-			b.await(b.more)
-		case combinerIsDue:
-			b.await(nil)
-		case combinerWorks:
-		}
+	for b.step() {
 	}
 }
 
-// combinerState is a combiner's next action.
-type combinerState int8
-
-const (
-	combinerWorks  combinerState = iota // there may be more to do
-	combinerSleeps                      // it waits for its turn, or for a caller to come or leave
-	combinerIsDue                       // it waits for its turn, and then asks
-	combinerEnded
-)
-
-// step does the work possible without waiting for the turn.
-func (b *combiner) step() combinerState {
+// step does what is next, or waits for that. It returns false at the end.
+func (b *combiner) step() bool {
 	hub := b.m.Client.Hub
 	switch w := b.wants(); {
-	case b.failed:
+	case b.failing != nil:
 		b.end()
 	case !w.wait && !w.ask && b.placed:
 		b.call()
 	case !w.wait && !w.ask:
-		if b.leaveHub(); b.out() {
-			return combinerEnded
-		}
+		b.leaveHub()
+		return !b.out()
 	case w.wait && !b.joined:
 		b.hub = pubsub.Waiter{Shared: !b.looks, Joint: !b.looks} // so that it does not count as a waiter for its own permits
-		b.joined, b.turn = true, hub.Join(&b.hub, b.m.queueInHub())
+		b.joined, b.turn = true, hub.Join(&b.hub, b.m.Waiters())
 		b.heard(b.hub.Hears())
 	case w.ask && (b.turn || !b.joined):
 		b.call()
 	case w.ask:
-		hub.Wake(b.m.queueInHub())
-		return combinerIsDue
+		hub.Wake(b.m.Waiters())
+		b.await(nil)
 	case b.turn:
 		b.turn = false
 		b.hub.Held(b.again, b.placed)
 	default:
-		return combinerSleeps
+		b.await(b.more)
 	}
-	return combinerWorks
+	return true
 }
 
 // wants is what a combiner has to do.

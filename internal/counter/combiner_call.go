@@ -157,19 +157,18 @@ func (b *combiner) fail(err error) {
 	if !transient {
 		later = calls.ErrNoAnswer
 	}
-	b.failed = r.ran
-	if b.sent = nil; change != nil {
+	if b.sent = nil; r.ran {
+		b.failing = later
+	}
+	if change != nil {
 		o := outcome{err: err, pending: r.ran && stays(change.what)}
 		if adds(change.what) {
-			b.failed, o.pending = true, true
+			b.failing, o.pending = later, true
 			if transient || !goesOn { // otherwise it is a refusal of which its caller should know
 				o.err = later
 			}
 		}
 		change.end(o)
-	}
-	if b.failed {
-		b.failing = later
 	}
 	unsent := b.changes
 	b.changes = nil
@@ -206,16 +205,12 @@ func (b *combiner) end() {
 		}
 	}
 	if err != nil {
-		what := "the number of permits of a semaphore"
-		if m.Kind == kinds.Latch {
-			what = "the count of a latch"
-		}
-		c.Options.Tell.Warn("rlock: "+what+" may be wrong after a call without an answer", "name", m.Name, "err", err)
+		c.Options.Tell.Warn("rlock: a number may be wrong after a call without an answer", "kind", m.Kind.Name, "name", m.Name, "err", err)
 	}
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
 	b.answered()
-	if b.failed, b.failing = false, nil; err != nil {
+	if b.failing = nil; err != nil {
 		b.changes = nil
 	} else if r.args.Change == lua.Drain {
 		b.giveBack(reply.Done)
@@ -228,15 +223,14 @@ func (m Counter) args() lua.PermitsArgs {
 	args := lua.PermitsArgs{SemaphoreArgs: lua.SemaphoreArgs{
 		Semaphore: lua.Semaphore{
 			Name: m.Key, Requests: kinds.SemaphoreRequests(m.Key), Publish: lua.Publish(c.KnownChannel(m.Lock)),
-			Client: c.ID, Keep: c.GrantLease,
+			Client: c.ID + m.Kind.Beside, Keep: c.GrantLease,
 		},
 		Request: m.of.requests.Add(1),
 	}}
-	if m.Kind != kinds.Latch && m.SeesProcesses() {
+	if m.Kind.Permits && m.SeesProcesses() {
 		args.Queue = m.Queue
 	}
 	if m.Kind == kinds.PermitSemaphore {
-		args.Client += ofPermits
 		args.Timeouts, args.Slots = kinds.PermitTimeouts(m.Key), kinds.PermitSlots(m.Key)
 	}
 	return args

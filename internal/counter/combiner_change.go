@@ -14,7 +14,6 @@ import (
 
 // counterChange is a change of a counter.
 type counterChange struct {
-	of      *combiner
 	what    lua.Change
 	n       int64
 	back    []lua.PermitID  // to be given back
@@ -59,14 +58,25 @@ type admission struct {
 	over    <-chan time.Time // or then
 }
 
-// make makes a change for a caller, and gives back those permits. left: the caller left before its end, and the outcome has no error.
+// make makes a change for a caller, and gives back those permits. A failing combiner makes only changes that add, later. left: the caller left
+// before its end, and the outcome has no error.
 func (m Counter) make(
 	ctx context.Context, how admission, what lua.Change, n int64, back ...lua.PermitID,
 ) (o outcome, left bool) {
-	call, at, made := m.enter(ctx, how, what, n, back)
-	if made != nil {
-		made.start(how.done != nil || how.over != nil, call.ended)
+	m.of.mu.Lock()
+	defer m.of.mu.Unlock()
+	b := m.combiner(false, how.counted)
+	if b.failing != nil {
+		if adds(what) {
+			b.add(ctx, what, n, back...).goesOn = true
+		}
+		return outcome{err: b.failing, pending: adds(what)}, false
 	}
+	call := b.add(ctx, what, n, back...)
+	at := len(call.back) - len(back)
+	call.callers++
+	call.goesOn = call.goesOn || how.goesOn
+	m.of.mu.Unlock()
 	select {
 	case <-call.ended:
 	case <-how.done:
@@ -74,11 +84,10 @@ func (m Counter) make(
 	case <-how.over:
 	}
 	m.of.mu.Lock()
-	defer m.of.mu.Unlock()
 	if !call.over {
 		call.callers--
 		call.goesOn = true
-		call.of.left()
+		b.left()
 		return outcome{pending: stays(what)}, true
 	}
 	o = call.outcome
@@ -86,28 +95,6 @@ func (m Counter) make(
 		o.given = o.given[at : at+len(back)]
 	}
 	return o, false
-}
-
-// enter adds a change, in which the permits to be given back begin at that index. In a failing combiner it fails at once; if it adds, it is made
-// later. If made is not nil, the caller must start it.
-func (m Counter) enter(
-	ctx context.Context, how admission, what lua.Change, n int64, back []lua.PermitID,
-) (call *counterChange, at int, made *combiner) {
-	m.of.mu.Lock()
-	defer m.of.mu.Unlock()
-	b, made := m.combiner(false, how.counted)
-	if b.failing != nil {
-		if adds(what) {
-			b.add(ctx, what, n, back...).goesOn = true
-		}
-		call = &counterChange{ended: make(chan struct{})}
-		call.end(outcome{err: b.failing, pending: adds(what)})
-		return call, 0, nil
-	}
-	call = b.add(ctx, what, n, back...)
-	call.callers++
-	call.goesOn = call.goesOn || how.goesOn
-	return call, len(call.back) - len(back), made
 }
 
 // add adds a change, by itself or to the last one. Counters.mu is held.
@@ -120,7 +107,7 @@ func (b *combiner) add(ctx context.Context, what lua.Change, n int64, back ...lu
 			return call
 		}
 	}
-	call := &counterChange{of: b, what: what, n: n, back: slices.Clone(back), ctx: ctx, ended: make(chan struct{})}
+	call := &counterChange{what: what, n: n, back: slices.Clone(back), ctx: ctx, ended: make(chan struct{})}
 	b.changes = append(b.changes, call)
 	b.poke()
 	return call

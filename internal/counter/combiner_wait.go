@@ -60,15 +60,10 @@ func (m Counter) await(who tenure.Caller, w *counterWaiter) error {
 	if err != nil {
 		return m.waitedInVain(who, w)
 	}
-	made, err := m.come(w, counted)
-	if made != nil {
-		made.start(calls.CanLeave(who.Ctx, who.Limit), w.ended)
-	}
+	err = m.come(w, counted)
 	if err == nil {
-		if !m.stay(who, w) {
-			w.leave()
-		}
-		err = w.err
+		m.stay(who, w)
+		err = w.leave()
 	}
 	switch {
 	case err == nil:
@@ -95,8 +90,8 @@ func (m Counter) waitedInVain(who tenure.Caller, w *counterWaiter) error {
 	return c.Errors.NotAcquired(u)
 }
 
-// stay reports whether a caller's wait has ended, or else that the caller must leave.
-func (m Counter) stay(who tenure.Caller, w *counterWaiter) bool {
+// stay returns when a caller's wait has ended, or the caller must leave.
+func (m Counter) stay(who tenure.Caller, w *counterWaiter) {
 	var over <-chan time.Time
 	var timer *time.Timer
 	if !who.Limit.IsZero() {
@@ -107,7 +102,6 @@ func (m Counter) stay(who tenure.Caller, w *counterWaiter) bool {
 	for refused := w.refused; ; {
 		select {
 		case <-w.ended:
-			return true
 		case <-refused:
 			if refused = nil; timer != nil {
 				timer.Reset(time.Until(who.Wait)) // Limit was for the first answer
@@ -119,23 +113,23 @@ func (m Counter) stay(who tenure.Caller, w *counterWaiter) bool {
 		case <-who.Stopped():
 		case <-m.Client.Calls.Done():
 		}
-		return false
+		return
 	}
 }
 
 // come adds a waiter. A try for permits is refused at once if others wait; a request under way does not. The error is that, or of a failing
-// combiner. If made is not nil, the caller must start it.
-func (m Counter) come(w *counterWaiter, counted bool) (made *combiner, err error) {
+// combiner.
+func (m Counter) come(w *counterWaiter, counted bool) error {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
-	b, made := m.combiner(m.Kind == kinds.Latch, counted)
+	b := m.combiner(m.Kind == kinds.Latch, counted)
 	if b.failing != nil {
-		return nil, b.failing
+		return b.failing
 	}
 	if w.once && !b.looks {
 		if waits := slices.IndexFunc(b.waiters, func(w *counterWaiter) bool { return !w.gone && w.seen }); waits >= 0 {
 			w.seen, w.count = true, b.waiters[waits].count
-			return nil, errInVain
+			return errInVain
 		}
 	}
 	w.of = b
@@ -148,10 +142,8 @@ func (m Counter) come(w *counterWaiter, counted bool) (made *combiner, err error
 	} else if b.asked && front[0].seen {
 		b.refuse(w, front[0].count)
 	}
-	if made == nil {
-		b.poke()
-	}
-	return made, nil
+	b.poke()
+	return nil
 }
 
 // front returns the waiters that one call can serve, and the others. Counters.mu is held.
@@ -183,8 +175,8 @@ func (b *combiner) refuse(w *counterWaiter, count int64) {
 	}
 }
 
-// leave takes a waiter out, unless its wait has ended.
-func (w *counterWaiter) leave() {
+// leave takes a waiter out, unless its wait has ended, and returns why it has.
+func (w *counterWaiter) leave() error {
 	b := w.of
 	b.m.of.mu.Lock()
 	defer b.m.of.mu.Unlock()
@@ -193,6 +185,7 @@ func (w *counterWaiter) leave() {
 		b.left()
 		b.poke()
 	}
+	return w.err
 }
 
 // letAll ends the wait of all with err. Counters.mu is held.

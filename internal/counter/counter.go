@@ -5,7 +5,6 @@ package counter
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -58,11 +57,7 @@ func (m Counter) begin(ctx context.Context, limit time.Time) error {
 		}
 	}
 	if known {
-		if err = m.Fits(); err != nil && m.Kind == kinds.Latch {
-			err = fmt.Errorf("on a cluster the name of a latch may have no braces: Redisson puts it in braces, as in %q, for its channel, "+
-				"which would be in another slot than the latch", m.Channel)
-		}
-		if err != nil {
+		if err = m.Fits(); err != nil {
 			err = m.Fail(err)
 		}
 	}

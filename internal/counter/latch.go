@@ -26,7 +26,7 @@ const (
 // gather is called when somebody came who needs a look. Counters.mu is held.
 func (b *combiner) gather() {
 	if b.asked && b.gathers == nil {
-		b.gathers = time.AfterFunc(latchGrain, func() { b.m.Client.Hub.Wake(b.m.queueInHub()) })
+		b.gathers = time.AfterFunc(latchGrain, func() { b.m.Client.Hub.Wake(b.m.Waiters()) })
 	}
 }
 

@@ -240,7 +240,7 @@ func (p *heldPermit) explain(why tenure.Loss) error {
 func (p *heldPermit) gone() {
 	p.lose(permitGone(forgotten))
 	m := p.hold.semaphore
-	m.Client.Hub.WakeSoon(m.queueInHub()) // a permit may be free without a message
+	m.Client.Hub.WakeSoon(m.Waiters()) // a permit may be free without a message
 }
 
 const forgotten = "the permit was given back by its id, or its key was deleted or forgotten by a failover"

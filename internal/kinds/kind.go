@@ -42,6 +42,13 @@ type Kind struct {
 	// Side is the kind's side of a read/write lock. Several readers can hold the lock together.
 	Side lua.Side
 
+	// Permits means that waiters want numbers of permits.
+	Permits bool
+	// Beside is behind names, and the Client's id, where another kind's lock of the same name would have the same.
+	Beside string
+	// Unfit says why a cluster cannot have a lock with braces in its name, whose channel it gets; "": because of Extra.
+	Unfit string
+
 	// The parts of the owner field around the tag.
 	prefix, suffix string
 

@@ -16,6 +16,7 @@ var Semaphore = &Kind{
 	Channel: prefixed("redisson_sc"),
 	Queue:   Own("rlock_sem_queue"),
 	Extra:   SemaphoreRequests,
+	Permits: true,
 }
 
 // PermitSemaphore is Redisson's RPermitExpirableSemaphore. Its permits are renewed as locks are, but are not locks otherwise.
@@ -24,6 +25,8 @@ var PermitSemaphore = &Kind{
 	Channel: Semaphore.Channel,
 	Queue:   Semaphore.Queue,
 	Extra:   Semaphore.Extra,
+	Permits: true,
+	Beside:  ":permits",
 	Renew:   renewPermits,
 }
 

@@ -86,8 +86,8 @@ func (c *Client) KnownChannel(m *Lock) pubsub.Channel {
 func (m *Lock) Waiters() pubsub.Queue {
 	ch := m.Client.KnownChannel(m)
 	return pubsub.Queue{
-		Lock: m.Key, Channel: ch, Places: m.Kind.PlainScripts && m.Client.seesOn(ch),
-		Each: m.Kind.Queueing == kinds.PerWaiter, Shared: m.Kind.Side != lua.Whole,
+		Lock: m.Key + m.Kind.Beside, Channel: ch, Places: (m.Kind.PlainScripts || m.Kind.Permits) && m.Client.seesOn(ch),
+		Each: m.Kind.Queueing == kinds.PerWaiter, Shared: m.Kind.Side != lua.Whole, Counts: m.Kind.Permits,
 	}
 }
 
@@ -194,6 +194,9 @@ func (m *Lock) Fits() error {
 	c, extra := m.Client, m.Kind.Extra
 	if !c.Cluster.IsOne() || extra == nil || c.slot(extra(m.Key)) == c.slot(m.Key) {
 		return nil
+	}
+	if m.Kind.Unfit != "" {
+		return fmt.Errorf(m.Kind.Unfit, m.Channel)
 	}
 	return fmt.Errorf("on a cluster the name of such a lock may have braces only around what is hashed, "+
 		"or the key %q beside it would be in another slot", extra(m.Key))
