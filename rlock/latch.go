@@ -51,8 +51,8 @@ func (l *CountDownLatch) TrySetCount(ctx context.Context, n int64) (bool, error)
 	if n < 0 {
 		return false, l.latch.Fail(errors.New("a count is 0 or more"))
 	}
-	did, err := l.latch.Change(ctx, counter.SetCount, n)
-	return did == 1, err
+	o, err := l.latch.Change(ctx, counter.SetCount, n)
+	return o.Done == 1, err
 }
 
 // CountDown takes one off the count, if there is one, and wakes all waiters when it reaches 0. It counts exactly once. With [ErrPending] it
@@ -97,6 +97,6 @@ func (l *CountDownLatch) await(who tenure.Caller) error {
 // [CountDownLatch.TrySetCount].
 func (l *CountDownLatch) Delete(ctx context.Context) (bool, error) {
 	l.check(ctx)
-	did, err := l.latch.Change(ctx, counter.DeleteLatch, 0)
-	return did == 1, err
+	o, err := l.latch.Change(ctx, counter.DeleteLatch, 0)
+	return o.Done == 1, err
 }

@@ -63,8 +63,8 @@ func (s *PermitSemaphore) TrySetPermits(ctx context.Context, n int64) (bool, err
 	if err := s.fits(n, 0, MaxPermits); err != nil {
 		return false, err
 	}
-	done, err := s.semaphore.Change(ctx, lua.TrySet, n)
-	return done == 1, err
+	o, err := s.semaphore.Change(ctx, lua.TrySet, n)
+	return o.Done == 1, err
 }
 
 // SetPermits sets the number of all permits, free and held, to n, which is 0 or more. If more than n are held, nobody loses one, and nobody gets

@@ -65,8 +65,8 @@ func (s *Semaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	if err := s.fits(n, 0); err != nil {
 		return false, err
 	}
-	done, err := s.semaphore.Change(ctx, lua.TrySet, n)
-	return done == 1, err
+	o, err := s.semaphore.Change(ctx, lua.TrySet, n)
+	return o.Done == 1, err
 }
 
 // Acquire takes n permits, all at once, and waits for them until ctx is done, without sending anything. One that wants more permits than there
@@ -132,8 +132,8 @@ func (s *Semaphore) ReleaseIfExists(ctx context.Context, n int64) (bool, error) 
 	if err := s.fits(n, 1); err != nil {
 		return false, err
 	}
-	done, err := s.semaphore.Release(ctx, lua.AddIfExists, n)
-	return done == 1, err
+	o, err := s.semaphore.Release(ctx, lua.AddIfExists, n)
+	return o.Done == 1, err
 }
 
 // AddPermits changes the number of permits by n, which may be negative. Below 0 nobody gets a permit until enough were given back. Errors are
@@ -158,7 +158,8 @@ func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
 // undone.
 func (s *Semaphore) Drain(ctx context.Context) (int64, error) {
 	s.check(ctx)
-	return s.semaphore.Change(ctx, lua.Drain, 0)
+	o, err := s.semaphore.Change(ctx, lua.Drain, 0)
+	return o.Done, err
 }
 
 // Available returns the number of free permits, which may be below 0, see AddPermits. Errors and times are those of

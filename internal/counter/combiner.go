@@ -107,30 +107,43 @@ func (b *combiner) poke() {
 	}
 }
 
-// run ends when nobody waits, and no change is left.
+// run ends when nobody waits, and no change is left. It holds Counters.mu, except while it asks Redis, or sleeps.
 func (b *combiner) run() {
+	b.m.of.mu.Lock()
+	defer b.m.of.mu.Unlock()
 	for b.step() {
 	}
 }
 
 // step does what is next, or waits for that. It returns false at the end.
 func (b *combiner) step() bool {
-	hub := b.m.Client.Hub
-	switch w := b.wants(); {
+	select { // everything queued so far is seen here
+	case <-b.more:
+	default:
+	}
+	if b.m.Client.Calls.IsClosed() {
+		b.letAll(b.m.Client.Errors.Closed)
+	}
+	b.tidy()
+	hub, idle := b.m.Client.Hub, b.live == 0 && len(b.changes) == 0
+	switch {
 	case b.failing != nil:
 		b.end()
-	case !w.wait && !w.ask && b.placed:
+	case idle && b.placed:
 		b.call()
-	case !w.wait && !w.ask:
+	case idle:
 		b.leaveHub()
-		return !b.out()
-	case w.wait && !b.joined:
+		b.answered()
+		b.stopGathering()
+		delete(b.m.of.combiners, combinerKey{b.m.Kind, b.m.Key, b.looks})
+		return false
+	case !b.joined && b.waits():
 		b.hub = pubsub.Waiter{Shared: !b.looks, Joint: !b.looks} // so that it does not count as a waiter for its own permits
 		b.joined, b.turn = true, hub.Join(&b.hub, b.m.Waiters())
-		b.heard(b.hub.Hears())
-	case w.ask && (b.turn || !b.joined):
+		b.asked = b.asked && !b.hub.Hears() // there may have been news
+	case b.asks() && (b.turn || !b.joined):
 		b.call()
-	case w.ask:
+	case b.asks():
 		hub.Wake(b.m.Waiters())
 		b.await(nil)
 	case b.turn:
@@ -142,36 +155,14 @@ func (b *combiner) step() bool {
 	return true
 }
 
-// wants is what a combiner has to do.
-type wants struct {
-	wait bool // callers wait
-	ask  bool // there is a call to make
-}
+// asks reports whether there is a call to make.
+func (b *combiner) asks() bool { return len(b.changes) > 0 || b.live > 0 && !b.asked }
 
-func (b *combiner) wants() (w wants) {
-	all := b.m.of
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	select { // everything queued so far is seen here
-	case <-b.more:
-	default:
-	}
-	if b.m.Client.Calls.IsClosed() {
-		b.letAll(b.m.Client.Errors.Closed)
-	}
-	b.tidy()
-	w.wait = slices.ContainsFunc(b.waiters, func(w *counterWaiter) bool {
-		return !w.once && (w.seen || b.asked || time.Since(all.slept) < lingers)
+// waits reports whether callers wait, or will probably have to.
+func (b *combiner) waits() bool {
+	return slices.ContainsFunc(b.waiters, func(w *counterWaiter) bool {
+		return !w.once && (w.seen || b.asked || time.Since(b.m.of.slept) < lingers)
 	})
-	w.ask = len(b.changes) > 0 || len(b.waiters) > 0 && !b.asked
-	return w
-}
-
-// heard notes that there may be news: if the process listened, the answer that it had is too old.
-func (b *combiner) heard(listened bool) {
-	b.m.of.mu.Lock()
-	defer b.m.of.mu.Unlock()
-	b.asked = b.asked && !listened
 }
 
 // await waits for the turn, or until there is something else to do.
@@ -180,38 +171,36 @@ func (b *combiner) await(more <-chan struct{}) {
 	if b.joined {
 		turn = b.hub.Turn()
 	}
+	b.m.of.mu.Unlock()
+	news := false
 	select {
 	case <-turn:
+		news = true
 	case <-more:
+	}
+	b.m.of.mu.Lock()
+	if !news {
 		return
 	}
 	granted, err := b.hub.News()
-	if granted {
+	switch {
+	case granted:
 		b.given(b.hub.Given())
-		return
+	case err == nil:
+		b.turn, b.asked = true, false // an answer that it had is too old
+	default:
+		b.hub.Leave()
+		if b.joined = false; errors.Is(err, pubsub.ErrClosed) {
+			err = b.m.Client.Errors.Closed
+		}
+		b.letAll(err)
 	}
-	if b.turn = err == nil; b.turn {
-		b.heard(true)
-		return
-	}
-	b.hub.Leave()
-	b.joined = false
-	if errors.Is(err, pubsub.ErrClosed) {
-		err = b.m.Client.Errors.Closed
-	}
-	b.m.of.mu.Lock()
-	defer b.m.of.mu.Unlock()
-	b.asked = false
-	b.letAll(err)
 }
 
 // given hands out the permit that another process has given with its message. If too little of the grant's lease is left, counted from the
 // last call that saw the place, or an answer may be newer, Redis is asked first: it knows the id.
 func (b *combiner) given(g *pubsub.Grant) {
-	all := b.m.of
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	b.joined, b.asked, all.slept = false, false, time.Now()
+	b.joined, b.asked, b.m.of.slept = false, false, time.Now()
 	if g.Crossed {
 		return
 	}
@@ -224,33 +213,18 @@ func (b *combiner) given(g *pubsub.Grant) {
 	}
 }
 
-// leaveHub takes the process out of the hub when no caller waits.
+// leaveHub takes the process out of the hub.
 func (b *combiner) leaveHub() {
-	slept := b.joined && b.hub.Waited()
 	switch {
-	case b.turn:
-		b.hub.Done(0)
-	case b.joined:
-		b.hub.Leave()
-	}
-	if b.joined, b.turn = false, false; slept {
-		b.m.of.mu.Lock()
-		defer b.m.of.mu.Unlock()
+	case !b.joined:
+		return
+	case b.hub.Waited():
 		b.m.of.slept = time.Now()
 	}
-}
-
-// out ends the combiner, unless more work has come meanwhile, and reports whether it did.
-func (b *combiner) out() bool {
-	all := b.m.of
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	b.asked = false
-	if b.live > 0 || len(b.changes) > 0 || b.placed {
-		return false
+	if b.joined = false; b.turn {
+		b.hub.Done(0)
+	} else {
+		b.hub.Leave()
 	}
-	b.answered()
-	b.stopGathering()
-	delete(all.combiners, combinerKey{b.m.Kind, b.m.Key, b.looks})
-	return true
+	b.turn = false
 }

@@ -25,7 +25,9 @@ func (r *request) leaves() bool { return r.change == nil && len(r.waiters) == 0 
 // call makes the next call.
 func (b *combiner) call() {
 	values := b.next()
+	b.m.of.mu.Unlock()
 	reply, err := b.send(values)
+	b.m.of.mu.Lock()
 	if err != nil {
 		b.fail(err)
 		return
@@ -39,8 +41,6 @@ func (b *combiner) call() {
 
 // next puts together the next request. The values are for its commands.
 func (b *combiner) next() (values context.Context) {
-	b.m.of.mu.Lock()
-	defer b.m.of.mu.Unlock()
 	b.last = request{args: b.m.args()}
 	r, args := &b.last, &b.last.args
 	front, _ := b.front() // first come, first served
@@ -92,8 +92,6 @@ func (b *combiner) send(values context.Context) (reply counterReply, err error) 
 
 // answer hands out what the waiters want. The next call gives back granted permits without a waiter.
 func (b *combiner) answer(reply counterReply) {
-	b.m.of.mu.Lock()
-	defer b.m.of.mu.Unlock()
 	b.answered()
 	waiters, granted, slots := b.last.waiters, reply.Granted, reply.Slots
 	if b.looks {
@@ -123,7 +121,7 @@ func (b *combiner) answer(reply counterReply) {
 		if change.what == lua.Drain && change.callers == 0 {
 			b.giveBack(reply.Done)
 		}
-		change.end(outcome{done: reply.Done, given: reply.Released})
+		change.end(Outcome{Done: reply.Done, given: reply.Released})
 	}
 }
 
@@ -133,8 +131,6 @@ func (b *combiner) answer(reply counterReply) {
 //     whose call it was fail, unless a caller relies on the change that has left, or was told that it goes on.
 //   - Otherwise all fail. What may have run is ended, and changes that add are made all the same.
 func (b *combiner) fail(err error) {
-	b.m.of.mu.Lock()
-	defer b.m.of.mu.Unlock()
 	r, change, transient := &b.last, b.last.change, calls.IsTransient(err)
 	goesOn := change != nil && adds(change.what) && change.goesOn
 	if r.leaves() || b.looks || !transient && !r.ran && !goesOn {
@@ -147,7 +143,7 @@ func (b *combiner) fail(err error) {
 		b.asked = false // for those who were not in the call
 		b.placed = b.placed && !r.leaves()
 		if change != nil {
-			change.end(outcome{err: err})
+			change.end(Outcome{err: err})
 		}
 		return
 	}
@@ -161,7 +157,7 @@ func (b *combiner) fail(err error) {
 		b.failing = later
 	}
 	if change != nil {
-		o := outcome{err: err, pending: r.ran && stays(change.what)}
+		o := Outcome{err: err, pending: r.ran && stays(change.what)}
 		if adds(change.what) {
 			b.failing, o.pending = later, true
 			if transient || !goesOn { // otherwise it is a refusal of which its caller should know
@@ -174,10 +170,10 @@ func (b *combiner) fail(err error) {
 	b.changes = nil
 	for _, call := range unsent {
 		if adds(call.what) {
-			call.end(outcome{err: later, pending: true})
+			call.end(Outcome{err: later, pending: true})
 			b.add(call.ctx, call.what, call.n, call.back...).goesOn = true
 		} else {
-			call.end(outcome{err: err})
+			call.end(Outcome{err: err})
 		}
 	}
 }
@@ -190,6 +186,7 @@ func (b *combiner) end() {
 	r.args.Cancel = true
 	var reply counterReply
 	var err error
+	m.of.mu.Unlock()
 	for pause := calls.MinPause; ; pause = min(2*pause, 4*calls.MaxPause) {
 		last := c.Calls.IsClosed() || time.Since(r.sent) > sweep.Most
 		ctx, cancel := c.Calls.Last()
@@ -208,7 +205,6 @@ func (b *combiner) end() {
 		c.Options.Tell.Warn("rlock: a number may be wrong after a call without an answer", "kind", m.Kind.Name, "name", m.Name, "err", err)
 	}
 	m.of.mu.Lock()
-	defer m.of.mu.Unlock()
 	b.answered()
 	if b.failing = nil; err != nil {
 		b.changes = nil

@@ -22,12 +22,12 @@ type counterChange struct {
 	goesOn  bool            // needed by the combiner itself, or a caller that has left, or was told that it goes on
 	over    bool
 	ended   chan struct{} // closed when it is over
-	outcome
+	Outcome
 }
 
-// outcome is what came of a change.
-type outcome struct {
-	done    int64       // the script's result
+// Outcome is what came of a change.
+type Outcome struct {
+	Done    int64       // the script's result
 	given   []lua.Given // one for each permit given back
 	err     error
 	pending bool // it failed, and may have changed the number, or may yet
@@ -62,7 +62,7 @@ type admission struct {
 // before its end, and the outcome has no error.
 func (m Counter) make(
 	ctx context.Context, how admission, what lua.Change, n int64, back ...lua.PermitID,
-) (o outcome, left bool) {
+) (o Outcome, left bool) {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
 	b := m.combiner(false, how.counted)
@@ -70,7 +70,7 @@ func (m Counter) make(
 		if adds(what) {
 			b.add(ctx, what, n, back...).goesOn = true
 		}
-		return outcome{err: b.failing, pending: adds(what)}, false
+		return Outcome{err: b.failing, pending: adds(what)}, false
 	}
 	call := b.add(ctx, what, n, back...)
 	at := len(call.back) - len(back)
@@ -88,9 +88,9 @@ func (m Counter) make(
 		call.callers--
 		call.goesOn = true
 		b.left()
-		return outcome{pending: stays(what)}, true
+		return Outcome{pending: stays(what)}, true
 	}
-	o = call.outcome
+	o = call.Outcome
 	if o.err == nil {
 		o.given = o.given[at : at+len(back)]
 	}
@@ -120,7 +120,7 @@ func (b *combiner) giveBack(n int64, ids ...lua.PermitID) {
 	}
 }
 
-func (call *counterChange) end(o outcome) {
-	call.over, call.outcome = true, o
+func (call *counterChange) end(o Outcome) {
+	call.over, call.Outcome = true, o
 	close(call.ended)
 }

@@ -77,34 +77,23 @@ func (m Counter) Delete(ctx context.Context) (bool, error) {
 	return tenure.Ask(ctx, m.Lock, true, func(ctx context.Context) (bool, error) { return lua.DeleteSemaphore(ctx, m.Client.RDB, m.Key) })
 }
 
-// Change makes a change, and returns the script's result.
-func (m Counter) Change(ctx context.Context, what lua.Change, n int64) (int64, error) {
-	o, err := m.change(ctx, what, n)
-	return o.done, err
-}
-
-// Release is Change by lua.Add or lua.AddIfExists, even after Close.
-func (m Counter) Release(ctx context.Context, what lua.Change, n int64) (int64, error) {
-	o, err := m.release(ctx, what, n)
-	return o.done, err
-}
-
-func (m Counter) change(ctx context.Context, what lua.Change, n int64, back ...lua.PermitID) (outcome, error) {
+// Change makes a change, and gives permits back.
+func (m Counter) Change(ctx context.Context, what lua.Change, n int64, back ...lua.PermitID) (Outcome, error) {
 	if err := m.begin(ctx, time.Time{}); err != nil {
-		return outcome{}, err
+		return Outcome{}, err
 	}
 	began, c := time.Now(), m.Client
 	defer c.Calls.Ended()
 	if ctx.Err() != nil {
-		return outcome{}, m.Fail(tenure.ErrNotSent, ctx.Err())
+		return Outcome{}, m.Fail(tenure.ErrNotSent, ctx.Err())
 	}
 	counted, err := c.Calls.Admit(ctx, m.Slot(), time.Time{})
 	switch {
 	case err == nil:
 	case c.Calls.IsClosed():
-		return outcome{}, m.FailClosed()
+		return Outcome{}, m.FailClosed()
 	default: // too many calls have no answer
-		return outcome{}, m.Fail(tenure.ErrNotSent, c.Errors.Unreachable(err), ctx.Err())
+		return Outcome{}, m.Fail(tenure.ErrNotSent, c.Errors.Unreachable(err), ctx.Err())
 	}
 	how, failed := admission{counted: counted, done: ctx.Done(), closed: c.Calls.Done()}, m.failed
 	if adds(what) {
@@ -119,12 +108,12 @@ func (m Counter) change(ctx context.Context, what lua.Change, n int64, back ...l
 	default:
 		return o, nil
 	}
-	return outcome{}, m.changeFailed(o.pending, err)
+	return Outcome{}, m.changeFailed(o.pending, err)
 }
 
-// release is change, even after Close.
-func (m Counter) release(ctx context.Context, what lua.Change, n int64, back ...lua.PermitID) (outcome, error) {
-	o, err := m.change(ctx, what, n, back...)
+// Release is Change, even after Close.
+func (m Counter) Release(ctx context.Context, what lua.Change, n int64, back ...lua.PermitID) (Outcome, error) {
+	o, err := m.Change(ctx, what, n, back...)
 	if errors.Is(err, m.Client.Errors.Closed) {
 		return m.last(what, n, back...)
 	}
@@ -132,7 +121,7 @@ func (m Counter) release(ctx context.Context, what lua.Change, n int64, back ...
 }
 
 // last makes a change after Close.
-func (m Counter) last(what lua.Change, n int64, back ...lua.PermitID) (outcome, error) {
+func (m Counter) last(what lua.Change, n int64, back ...lua.PermitID) (Outcome, error) {
 	args := m.args()
 	args.Client += ":" + strconv.FormatInt(args.Request, 10) // the combiner may have a call under way
 	args.Change, args.N, args.Release = what, n, back
@@ -140,9 +129,9 @@ func (m Counter) last(what lua.Change, n int64, back ...lua.PermitID) (outcome, 
 	defer cancel()
 	reply, err := m.use(ctx, args)
 	if err != nil {
-		return outcome{}, m.changeFailed(calls.MayHaveRun(err), m.FailUnreachable(err))
+		return Outcome{}, m.changeFailed(calls.MayHaveRun(err), m.FailUnreachable(err))
 	}
-	return outcome{done: reply.Done, given: reply.Released}, nil
+	return Outcome{Done: reply.Done, given: reply.Released}, nil
 }
 
 // giveBack gives permits back, those with ids and n others, and waits for the reply up to until. The combiner goes on after that, and even

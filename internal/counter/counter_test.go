@@ -25,13 +25,15 @@ func TestCombinerAsksAgainInTheHub(t *testing.T) {
 	name := redistest.Name(t)
 	m := New(c).Get(name, kinds.Semaphore, name, tenure.Terms{})
 	b := &combiner{m: m, more: make(chan struct{}, 1)}
+	m.of.mu.Lock()
+	defer m.of.mu.Unlock()
 	b.add(context.Background(), lua.Add, 1)
-	require.Equal(t, wants{ask: true}, b.wants())
+	require.True(t, b.asks() && !b.waits())
 	w := &counterWaiter{n: 5, ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{})}
 	b.waiters, b.live = []*counterWaiter{w}, 1 // it arrives after that decision
 	b.call()
 	require.True(t, len(b.changes) == 0 && b.waiters[0].seen, "both were in the call")
-	require.Equal(t, wants{wait: true}, b.wants())
+	require.True(t, b.waits() && !b.asks())
 	for !b.joined || b.turn {
 		require.True(t, b.step())
 	}
@@ -41,7 +43,8 @@ func TestCombinerAsksAgainInTheHub(t *testing.T) {
 		b.step()
 	}
 	require.NoError(t, w.err)
-	b.run()
+	for b.step() {
+	}
 }
 
 // A process that may not hear of grants may hear of releases already when it joins the hub. What it heard after its first call found nobody there,
@@ -68,17 +71,20 @@ func TestCombinerAsksAgainWhereItHears(t *testing.T) {
 	b := &combiner{m: m, more: make(chan struct{}, 1)}
 	w := &counterWaiter{n: 5, ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{})}
 	b.waiters, b.live = []*counterWaiter{w}, 1
+	m.of.mu.Lock()
+	defer m.of.mu.Unlock()
 	b.call()
 	require.True(t, w.seen)
 	_, err := New(enginetest.Start(t, rdb)).Get(name, kinds.Semaphore, name, tenure.Terms{}).Change(t.Context(), lua.Add, 5)
 	require.NoError(t, err)
 	<-beside.Turn() // the message is there
 	for !w.gone {
-		require.True(t, !b.joined || b.turn || b.wants().ask, "it sleeps")
+		require.True(t, !b.joined || b.turn || b.asks(), "it sleeps")
 		b.step()
 	}
 	require.NoError(t, w.err)
-	b.run()
+	for b.step() {
+	}
 	beside.Leave()
 }
 
@@ -94,12 +100,14 @@ func TestLatchIsLookedAtByItself(t *testing.T) {
 	m.of.combiners[combinerKey{m.Kind, m.Key, true}], m.of.combiners[combinerKey{m.Kind, m.Key, false}] = looks, changes
 	w := &counterWaiter{ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{})}
 	require.NoError(t, m.come(w, false))
-	require.Equal(t, wants{ask: true}, looks.wants())
+	require.True(t, looks.asks() && !looks.waits())
 	leaves := make(chan struct{})
 	close(leaves)
 	_, left := m.make(context.Background(), admission{done: leaves}, CountDown, 1)
 	require.True(t, left)
+	m.of.mu.Lock()
 	looks.call()
+	m.of.mu.Unlock()
 	require.True(t, w.seen && !w.gone && w.count == 2)
 	changes.run()
 	require.True(t, !w.gone)

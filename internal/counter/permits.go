@@ -50,13 +50,13 @@ func newPermitID(c *tenure.Client) (id lua.PermitID) {
 // Release gives a permit back, even if it belongs to another process. A hold of this process is lost first. Since ctx may be that hold's,
 // UnlockTimeout bounds the call then.
 func (m PermitSemaphore) Release(ctx context.Context, id lua.PermitID) error {
-	var o outcome
+	var o Outcome
 	var err error
 	if own := m.own(id); own != nil && ctx.Err() == nil {
 		own.lose(permitGone("the permit is given back by its id"))
 		o.given, err = m.giveBack(ctx, time.Now().Add(m.Client.Options.UnlockTimeout), 0, id)
 	} else {
-		o, err = m.release(ctx, lua.Add, 0, id)
+		o, err = m.Counter.Release(ctx, lua.Add, 0, id)
 	}
 	if err == nil && o.given[0] != lua.PermitReleased {
 		err = m.FailNotHeld(errNoPermit)
