@@ -236,22 +236,22 @@ func (s *PermitSemaphore) Delete(ctx context.Context) (bool, error) {
 // Errors and times are those of [Mutex.IsLocked].
 func (s *PermitSemaphore) Available(ctx context.Context) (int64, error) {
 	s.check(ctx)
-	free, _, err := s.semaphore.Look(ctx)
-	return free, err
+	info, err := s.semaphore.Look(ctx, nil)
+	return info.Free, err
 }
 
 // Acquired returns the number of permits that are held, as Available.
 func (s *PermitSemaphore) Acquired(ctx context.Context) (int64, error) {
 	s.check(ctx)
-	_, held, err := s.semaphore.Look(ctx)
-	return held, err
+	info, err := s.semaphore.Look(ctx, nil)
+	return info.Held, err
 }
 
 // Permits returns the number of all permits, free or held, as Available.
 func (s *PermitSemaphore) Permits(ctx context.Context) (int64, error) {
 	s.check(ctx)
-	free, held, err := s.semaphore.Look(ctx)
-	return free + held, err
+	info, err := s.semaphore.Look(ctx, nil)
+	return info.Free + info.Held, err
 }
 
 // Permit is one permit or several, as returned by an Acquire of a [PermitSemaphore]. Its methods are safe for concurrent use.

@@ -51,7 +51,7 @@ type combiner struct {
 	asked   bool             // Redis was asked for the first waiters since it last said that there may be news
 	gathers *time.Timer      // some came who need a look, which begins then; nil: nobody did
 	offered *counterWaiter   // another process may give it the permit with its id, which stands in the line; nil: none
-	sent    *counterChange   // under way; nil: none
+	calling bool             // a call is under way
 	more    chan struct{}    // capacity 1: a waiter or change has come or left
 	behind  bool             // counted as a call whose caller has left
 	failing error            // why the last request failed, until that is ended; nil: it did not
@@ -82,19 +82,17 @@ func (m Counter) combiner(looks, counted bool) *combiner {
 	return b
 }
 
-// left is called when a caller has left. A combiner without callers counts as a call left behind. Counters.mu is held.
+// left is called when a caller leaves a call, which from then on counts as left behind. Counters.mu is held.
 func (b *combiner) left() {
-	waits := b.live > 0 || b.sent != nil && b.sent.callers > 0
-	if b.behind || waits || slices.ContainsFunc(b.changes, func(call *counterChange) bool { return call.callers > 0 }) {
-		return
+	if !b.behind {
+		b.behind = true
+		b.m.Client.Calls.Leave(b.m.Slot())
 	}
-	b.behind = true
-	b.m.Client.Calls.Leave(b.m.Slot())
 }
 
 // answered is called when Redis has answered, or the combiner ends. Counters.mu is held.
 func (b *combiner) answered() {
-	if b.sent = nil; b.behind {
+	if b.behind {
 		b.behind = false
 		b.m.Client.Calls.LeftEnds(b.m.Slot())
 	}

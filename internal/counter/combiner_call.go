@@ -25,9 +25,11 @@ func (r *request) leaves() bool { return r.change == nil && len(r.waiters) == 0 
 // call makes the next call.
 func (b *combiner) call() {
 	values := b.next()
+	b.calling = true
 	b.m.of.mu.Unlock()
 	reply, err := b.send(values)
 	b.m.of.mu.Lock()
+	b.calling = false
 	if err != nil {
 		b.fail(err)
 		return
@@ -58,7 +60,7 @@ func (b *combiner) next() (values context.Context) {
 	default:
 		args.Waits, values = b.placed, context.Background()
 	}
-	b.sent, b.asked = r.change, true
+	b.asked = true
 	b.stopGathering()
 	if b.turn && !r.leaves() && args.Queue != "" && b.hub.Listens() {
 		owner, offered := b.m.Client.ID, (*counterWaiter)(nil)
@@ -118,7 +120,7 @@ func (b *combiner) answer(reply counterReply) {
 	// If more permits have expired, they may suffice: it asks again at once.
 	b.asked = b.asked && !reply.More && (len(granted) == 0 || b.live <= len(waiters)-len(granted))
 	if change := b.last.change; change != nil {
-		if change.what == lua.Drain && change.callers == 0 {
+		if change.what == lua.Drain && change.goesOn {
 			b.giveBack(reply.Done)
 		}
 		change.end(Outcome{Done: reply.Done, given: reply.Released})
@@ -153,7 +155,7 @@ func (b *combiner) fail(err error) {
 	if !transient {
 		later = calls.ErrNoAnswer
 	}
-	if b.sent = nil; r.ran {
+	if r.ran {
 		b.failing = later
 	}
 	if change != nil {

@@ -14,14 +14,13 @@ import (
 
 // counterChange is a change of a counter.
 type counterChange struct {
-	what    lua.Change
-	n       int64
-	back    []lua.PermitID  // to be given back
-	ctx     context.Context // for its values
-	callers int             // that wait for it
-	goesOn  bool            // needed by the combiner itself, or a caller that has left, or was told that it goes on
-	over    bool
-	ended   chan struct{} // closed when it is over
+	what   lua.Change
+	n      int64
+	back   []lua.PermitID  // to be given back
+	ctx    context.Context // for its values
+	goesOn bool            // needed by the combiner itself, or a caller that has left, or was told that it goes on
+	over   bool
+	ended  chan struct{} // closed when it is over
 	Outcome
 }
 
@@ -74,7 +73,6 @@ func (m Counter) make(
 	}
 	call := b.add(ctx, what, n, back...)
 	at := len(call.back) - len(back)
-	call.callers++
 	call.goesOn = call.goesOn || how.goesOn
 	m.of.mu.Unlock()
 	select {
@@ -85,7 +83,6 @@ func (m Counter) make(
 	}
 	m.of.mu.Lock()
 	if !call.over {
-		call.callers--
 		call.goesOn = true
 		b.left()
 		return Outcome{pending: stays(what)}, true

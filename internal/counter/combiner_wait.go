@@ -60,18 +60,17 @@ func (m Counter) await(who tenure.Caller, w *counterWaiter) error {
 	if err != nil {
 		return m.waitedInVain(who, w)
 	}
-	err = m.come(w, counted)
-	if err == nil {
+	if err = m.come(w, counted); err == nil {
 		m.stay(who, w)
 		err = w.leave()
 	}
 	switch {
-	case err == nil:
-		return nil
 	case errors.Is(err, errInVain):
 		return m.waitedInVain(who, w)
+	case err != nil:
+		return m.failed(err)
 	}
-	return m.failed(err)
+	return nil
 }
 
 // waitedInVain returns the error of a waiter that left, or was refused.
@@ -182,8 +181,10 @@ func (w *counterWaiter) leave() error {
 	defer b.m.of.mu.Unlock()
 	if !w.gone {
 		b.let(w, errInVain)
-		b.left()
 		b.poke()
+		if b.calling {
+			b.left()
+		}
 	}
 	return w.err
 }

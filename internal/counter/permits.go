@@ -96,20 +96,15 @@ func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d tim
 
 // LeaseTime returns a permit's remaining lease, or Forever.
 func (m PermitSemaphore) LeaseTime(ctx context.Context, id lua.PermitID) (time.Duration, error) {
-	info, err := m.look(ctx, &id)
+	info, err := m.Look(ctx, &id)
 	if err == nil && !info.Found {
 		err = m.FailNotHeld(errNoPermit)
 	}
 	return info.Left, err
 }
 
-// Look returns how many permits are free and how many are held.
-func (m PermitSemaphore) Look(ctx context.Context) (free, held int64, err error) {
-	info, err := m.look(ctx, nil)
-	return info.Free, info.Held, err
-}
-
-func (m PermitSemaphore) look(ctx context.Context, id *lua.PermitID) (lua.PermitsInfo, error) {
+// Look returns how many permits are free and held, and what becomes of the one with that id, if it is not nil.
+func (m PermitSemaphore) Look(ctx context.Context, id *lua.PermitID) (lua.PermitsInfo, error) {
 	return tenure.AskKeys(ctx, m.Lock, false, func(ctx context.Context) (lua.PermitsInfo, error) {
 		return lua.LookPermits(ctx, m.Client.RDB, m.keys(), id)
 	})
