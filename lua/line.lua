@@ -16,7 +16,7 @@ local function open(line, text)
   line.how, line.keep, line.channel = how, tonumber(keep), channel
   line.client = line.recorded and line.queue and string.sub(line.recorded, #line.requests + 2) or ''
   line.change, line.soon, line.half, line.length, line.sum = 0, math.huge, line.keep / 2, line.length or 0, 0
-  line.wants, line.which, line.rest, line.grants = {}, {}, {}, {}
+  line.wants, line.which, line.rest = {}, {}, {}
   if line.queue and (line.length > 0 or line.waits) then
     line.now = line.now or clock()
     line.mine = line.waits and redis.call('zmscore', line.queue, line.client)[1]
@@ -27,6 +27,7 @@ local function open(line, text)
   return line
 end
 
+-- drop takes a process out of the line.
 local function drop(line, client)
   line.length = line.length - redis.call('zrem', line.queue, client)
   redis.call('zrem', line.ends, client)
@@ -46,20 +47,6 @@ local function call_for(line, client, ms, ends)
   elseif type(heard) == 'number' then -- otherwise the user may not publish
     write(line, 'zadd', line.ends, string.format('%d', ends) .. (ms == 0 and '.5' or ''), client)
   end
-  return true
-end
-
--- grants gives a permit to a process that listens: it has the id until it asks for it, but no longer than line.keep. Its place ends.
--- permits.lua does the rest.
-local function grants(line, client, text, id, till)
-  local listen = id ~= '' and till % 1 == 0 and redis.pcall('pubsub', line.how == 'publish' and 'numsub' or 'shardnumsub', ear_of(line, client))
-  if not listen or not listen[2] or listen[2] == 0 then -- or it was told to ask, or the user may not see this
-    return false
-  end
-  line.grants[#line.grants + 1] = {
-    client = client, id = id, text = text, ends = till, score = redis.call('zscore', line.queue, client),
-  }
-  drop(line, client)
   return true
 end
 
@@ -102,29 +89,30 @@ local function serve(line)
   end
   while at < line.length and at < 128 and free > 0 and not stops do
     local clients = redis.call('zrange', line.queue, at, at + math.min(free, 15))
-    local lists, ends = redis.call('hmget', line.requests, unpack(clients)), redis.call('zmscore', line.ends, unpack(clients))
+    local requests, ends = redis.call('hmget', line.requests, unpack(clients)), redis.call('zmscore', line.ends, unpack(clients))
     for i, client in ipairs(clients) do
-      if free > 0 and not stops then
-        at = at + 1
-        if line.waits and client == line.client then
-          take()
-          line.blocks = stops and line.length > 1
-          line.soon = line.blocks and math.min(line.soon, line.now + line.keep + 1) or line.soon
-        else
-          local list, id = string.match(lists[i] or '', '^%a+ ([%d,]*) ?(.*)$')
-          local wants = numbers_of(list or '')
-          local which, _, sum, blocks = fit(line, wants, free)
-          local turn, till = #which > 0 or #wants == 0, tonumber(ends[i] or line.now + 1000000)
-          if which[1] and grants(line, client, lists[i], id, till) then
-            at, free = at - 1, free - 1
-          elseif turn or blocks and (at < line.length or #line.wants > 0) then
-            local asks = till % 1 ~= 0 or till <= line.now + (turn and line.half or line.keep + late)
-            till = asks and till or line.now + line.keep
-            if asks or call_for(line, client, turn and 0 or line.half, till) then
-              line.soon, free, stops = math.min(line.soon, math.floor(till) + 1), free - sum, blocks
-            else
-              at = at - 1
-            end
+      if free <= 0 or stops then
+        break
+      end
+      at = at + 1
+      if line.waits and client == line.client then
+        take()
+        line.blocks = stops and line.length > 1
+        line.soon = line.blocks and math.min(line.soon, line.now + line.keep + 1) or line.soon
+      else
+        local list, id = string.match(requests[i] or '', '^%a+ ([%d,]*) ?(.*)$')
+        local wants = numbers_of(list or '')
+        local which, _, sum, blocks = fit(line, wants, free)
+        local turn, till = #which > 0 or #wants == 0, tonumber(ends[i] or line.now + 1000000)
+        if which[1] and line.grant and line.grant(line, client, requests[i], id, till) then
+          at, free = at - 1, free - 1
+        elseif turn or blocks and (at < line.length or #line.wants > 0) then
+          local asks = till % 1 ~= 0 or till <= line.now + (turn and line.half or line.keep + late)
+          till = asks and till or line.now + line.keep
+          if asks or call_for(line, client, turn and 0 or line.half, till) then
+            line.soon, free, stops = math.min(line.soon, math.floor(till) + 1), free - sum, blocks
+          else
+            at = at - 1
           end
         end
       end
@@ -170,13 +158,6 @@ local function keep(line, key, command, ...)
   if was == 0 then
     redis.call('pexpire', key, ms)
   end
-end
-
--- restore gives a process its place back.
-local function restore(line, grant)
-  keep(line, line.requests, 'hset', grant.client, grant.text)
-  keep(line, line.ends, 'zadd', string.format('%d', grant.ends), grant.client)
-  keep(line, line.queue, 'zadd', grant.score, grant.client)
 end
 
 -- stand gives the calling process its place, or ends it, and returns the ms until its next try: -1 if everything was granted.

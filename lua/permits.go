@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "e7ed03765523e2cc267ce4cf07e28fdf96e6766e"}
+	permitsScript      = script{Text("permits"), "9a410da2af4163ba7d5919ba66b10b7b099d57cd"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "3144a38e8483d47a2f7bacb896303a05febbc6ec"}
+	permitsLeaseScript = script{Text("permits_lease"), "ed54bcbaa9fe011d73854fd20fb9912e4496fe39"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 

@@ -96,7 +96,7 @@ if length == 0 and #ARGV == 6 and ARGV[2] == '0' and (takes or ARGV[4] == '') an
 end
 
 local texts = redis.call('mget', KEYS[1], KEYS[2])
--- include counter message record line
+-- include counter message record line grant
 local free, exists, foreign = free_of(KEYS[1], texts[1])
 if foreign then
   return foreign
@@ -106,6 +106,7 @@ local numbered = redis.call('zcard', numbers)
 local line = open({
   counter = KEYS[1], recorded = KEYS[2], queue = KEYS[5], requests = KEYS[6], ends = KEYS[7], free = free, exists = exists,
   record = texts[2], request = ARGV[1], now = clock(), length = length, held = redis.call('zcard', permits),
+  grant = grant, grants = {},
 }, ARGV[3])
 
 -- remove returns permits, and when each of them was to expire. Nobody grants one any more.

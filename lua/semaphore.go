@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
-	semaphoreScript       = script{Text("semaphore"), "32d1923c044be07b7dbedba6ce27e2a6204c4e36"}
+	semaphoreScript       = script{Text("semaphore"), "d751c77c877ed31dc74dd60bac1a06a9ff8d7b71"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.

@@ -23,10 +23,9 @@ import (
 //	                                                    nobody waits for any more, the next call gives back
 //	          error that may pass                       calling again, for 3 s after the first error
 //	          other error                               idle: those whose call it was fail
-//	          3 s over, Close                           a look: idle, those who wait fail; otherwise failing
-//	failing   at once                                   all fail, with ErrUnreachable, and so do those that come. Changes that give permits back,
-//	                                                    or count down, stay
-//	          the call is ended                         idle: what it took is given back, what it changed stays, and the next change is made
+//	          3 s over, Close                           failing: all fail, with ErrUnreachable, and so do those that come. Changes that give
+//	                                                    permits back, or count down, stay. After a look: idle, those who waited fail
+//	failing   the call is ended                         idle: what it took is given back, what it changed stays, and the next change is made
 //	          a minute is over, or Close                idle: the changes that are left are dropped, and the log says so
 //	any       nobody waits, and no change is left       out: the process leaves Redis's queue
 //

@@ -155,18 +155,17 @@ func (b *combiner) fail(err error) {
 	if !transient {
 		later = calls.ErrNoAnswer
 	}
-	if r.ran {
+	if r.ran || change != nil && adds(change.what) {
 		b.failing = later
 	}
-	if change != nil {
-		o := Outcome{err: err, pending: r.ran && stays(change.what)}
-		if adds(change.what) {
-			b.failing, o.pending = later, true
-			if transient || !goesOn { // otherwise it is a refusal of which its caller should know
-				o.err = later
-			}
-		}
-		change.end(o)
+	switch {
+	case change == nil:
+	case !adds(change.what):
+		change.end(Outcome{err: err, pending: r.ran && stays(change.what)})
+	case goesOn && !transient: // a refusal of which its caller should know
+		change.end(Outcome{err: err, pending: true})
+	default:
+		change.end(Outcome{err: later, pending: true})
 	}
 	unsent := b.changes
 	b.changes = nil
@@ -204,7 +203,7 @@ func (b *combiner) end() {
 		}
 	}
 	if err != nil {
-		c.Options.Tell.Warn("rlock: a number may be wrong after a call without an answer", "kind", m.Kind.Name, "name", m.Name, "err", err)
+		c.Options.Tell.Warn("rlock: the number of a semaphore or latch may be wrong after a call without an answer", "kind", m.Kind.Name, "name", m.Name, "err", err)
 	}
 	m.of.mu.Lock()
 	b.answered()

@@ -49,7 +49,8 @@
 //     none.
 //
 // Nobody owns what a semaphore or a latch counts, so counter has no tenures: a combiner (combiner.go) for each name makes one call at a
-// time, with all changes and all waiters that there are by then. A PermitHold is the section of permits that expire.
+// time, with the next change and the first waiters that there are by then; a latch has one for each of the two. A PermitHold is a section
+// with permits.
 //
 // # Who gets the lock next
 //

@@ -1,0 +1,22 @@
+-- A prelude (see script.go) for scripts that give a permit to a process in line by the message that wakes it. It follows line.lua.
+
+-- grant takes a process out of the line, and notes it in line.grants: until it asks, but no longer than line.keep, it has the permit with its
+-- id. It returns false if the process does not listen, was told to ask, or the user may not see that.
+local function grant(line, client, request, id, till)
+  local listen = id ~= '' and till % 1 == 0 and redis.pcall('pubsub', line.how == 'publish' and 'numsub' or 'shardnumsub', ear_of(line, client))
+  if not listen or not listen[2] or listen[2] == 0 then
+    return false
+  end
+  line.grants[#line.grants + 1] = {
+    client = client, id = id, text = request, ends = till, score = redis.call('zscore', line.queue, client),
+  }
+  drop(line, client)
+  return true
+end
+
+-- restore gives a process its place back.
+local function restore(line, grant)
+  keep(line, line.requests, 'hset', grant.client, grant.text)
+  keep(line, line.ends, 'zadd', string.format('%d', grant.ends), grant.client)
+  keep(line, line.queue, 'zadd', grant.score, grant.client)
+end
