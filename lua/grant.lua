@@ -1,4 +1,4 @@
--- A prelude (see script.go) for scripts that give a permit to a process in line by the message that wakes it. It follows line.lua.
+-- A prelude (see script.go) for scripts that give a permit to a process in line by the message that wakes it. It follows serve.lua.
 
 -- grant takes a process out of the line, and notes it in line.grants: until it asks, but no longer than line.keep, it has the permit with its
 -- id. It returns false if the process does not listen, was told to ask, or the user may not see that.

@@ -61,7 +61,7 @@ func scriptFiles(t *testing.T) []string {
 }
 
 // preludes are shared functions, with no keys or arguments of their own.
-var preludes = []string{"announce", "clock", "counter", "fair", "grant", "hold_key", "latch", "line", "lives", "message", "only", "owner_of", "queue_entry", "raise", "readers", "record", "seen"}
+var preludes = []string{"announce", "clock", "counter", "fair", "grant", "hold_key", "latch", "line", "lives", "message", "only", "owner_of", "queue_entry", "raise", "readers", "record", "seen", "serve"}
 
 var errorReply = regexp.MustCompile(`return redis\.error_reply\('([A-Z]+) [^\n]*`)
 

@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "9a410da2af4163ba7d5919ba66b10b7b099d57cd"}
+	permitsScript      = script{Text("permits"), "c5a2a383439248899fa69ad10dcfdfccdcc1801a"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "ed54bcbaa9fe011d73854fd20fb9912e4496fe39"}
+	permitsLeaseScript = script{Text("permits_lease"), "d57eb4fd666c66295f418aad64573061c09ebff8"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 

@@ -96,7 +96,7 @@ if length == 0 and #ARGV == 6 and ARGV[2] == '0' and (takes or ARGV[4] == '') an
 end
 
 local texts = redis.call('mget', KEYS[1], KEYS[2])
--- include counter message record line grant
+-- include counter message record line serve grant
 local free, exists, foreign = free_of(KEYS[1], texts[1])
 if foreign then
   return foreign

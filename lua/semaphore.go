@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
-	semaphoreScript       = script{Text("semaphore"), "d751c77c877ed31dc74dd60bac1a06a9ff8d7b71"}
+	semaphoreScript       = script{Text("semaphore"), "a889467c72b2bb8c7ddb06d42e8baceb13ac42a4"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.

@@ -62,7 +62,7 @@ if length == 0 and string.byte(ARGV[3]) ~= 50 -- the mode 2
 end
 
 local texts = redis.call('mget', KEYS[1], KEYS[2])
--- include clock counter message record line
+-- include clock counter message record line serve
 local free, exists, foreign = free_of(KEYS[1], texts[1])
 if foreign then
   return foreign

@@ -49,7 +49,6 @@ func (b *combiner) next() (values context.Context) {
 	r.waiters = slices.Clone(front)
 	for _, w := range r.waiters {
 		w.known = true
-		args.Wants, args.Leases, args.IDs = append(args.Wants, w.n), append(args.Leases, w.lease), append(args.IDs, w.ids...)
 	}
 	switch {
 	case len(b.changes) > 0:
@@ -77,6 +76,9 @@ func (b *combiner) next() (values context.Context) {
 // send asks Redis, and retries after transient errors.
 func (b *combiner) send(values context.Context) (reply counterReply, err error) {
 	r, m, c := &b.last, b.m, b.m.Client
+	for _, w := range r.waiters { // outside the mutex, for there may be many
+		r.args.Wants, r.args.Leases, r.args.IDs = append(r.args.Wants, w.n), append(r.args.Leases, w.lease), append(r.args.IDs, w.ids...)
+	}
 	if len(r.args.IDs) > 0 { // permit ids name this Client
 		_ = m.Mark()
 	}

@@ -61,8 +61,10 @@ func (m Counter) await(who tenure.Caller, w *counterWaiter) error {
 		return m.waitedInVain(who, w)
 	}
 	if err = m.come(w, counted); err == nil {
-		m.stay(who, w)
-		err = w.leave()
+		if !m.stay(who, w) {
+			w.leave()
+		}
+		err = w.err
 	}
 	switch {
 	case errors.Is(err, errInVain):
@@ -89,8 +91,8 @@ func (m Counter) waitedInVain(who tenure.Caller, w *counterWaiter) error {
 	return c.Errors.NotAcquired(u)
 }
 
-// stay returns when a caller's wait has ended, or the caller must leave.
-func (m Counter) stay(who tenure.Caller, w *counterWaiter) {
+// stay reports whether a caller's wait has ended, or else that the caller must leave.
+func (m Counter) stay(who tenure.Caller, w *counterWaiter) bool {
 	var over <-chan time.Time
 	var timer *time.Timer
 	if !who.Limit.IsZero() {
@@ -101,6 +103,7 @@ func (m Counter) stay(who tenure.Caller, w *counterWaiter) {
 	for refused := w.refused; ; {
 		select {
 		case <-w.ended:
+			return true
 		case <-refused:
 			if refused = nil; timer != nil {
 				timer.Reset(time.Until(who.Wait)) // Limit was for the first answer
@@ -112,7 +115,7 @@ func (m Counter) stay(who tenure.Caller, w *counterWaiter) {
 		case <-who.Stopped():
 		case <-m.Client.Calls.Done():
 		}
-		return
+		return false
 	}
 }
 
@@ -174,8 +177,8 @@ func (b *combiner) refuse(w *counterWaiter, count int64) {
 	}
 }
 
-// leave takes a waiter out, unless its wait has ended, and returns why it has.
-func (w *counterWaiter) leave() error {
+// leave takes a waiter out, unless its wait has ended.
+func (w *counterWaiter) leave() {
 	b := w.of
 	b.m.of.mu.Lock()
 	defer b.m.of.mu.Unlock()
@@ -186,7 +189,6 @@ func (w *counterWaiter) leave() error {
 			b.left()
 		}
 	}
-	return w.err
 }
 
 // letAll ends the wait of all with err. Counters.mu is held.
