@@ -69,9 +69,7 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 	c := m.Client
 	until := w.sent.Add(cmp.Or(w.first, m.TTL))
 	if !time.Now().Before(until) {
-		return nil, c.Errors.Loss(tenure.Loss{
-			Name: m.Name, Owner: w.ids[0].String(), Reason: tenure.LostExpired, Since: until, Late: true, Text: "lost: Redis took longer than the lease to answer",
-		})
+		return nil, m.AnsweredTooLate(w.ids[0].String(), until)
 	}
 	h := &PermitHold{IDs: w.ids, Slots: w.slots}
 	if m.MaxHold > 0 {

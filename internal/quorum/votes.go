@@ -141,7 +141,7 @@ func (v *votes) open(who tenure.Caller, waited bool) (*tenure.Level, error) {
 	until := v.Until()
 	if !time.Now().Before(until) {
 		v.rollBack()
-		return nil, v.tenure.AnsweredTooLate(v.tenure.Lock, until)
+		return nil, v.tenure.Lock.AnsweredTooLate(v.tenure.Field(), until)
 	}
 	for _, m := range v.of.Members {
 		if m.Client.HoldBegins(false) {

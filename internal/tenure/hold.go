@@ -123,7 +123,7 @@ func (t *Tenure) Admitted(
 	if a.Path != ByCall {
 		t.CatchUp()
 	} else if until := a.Until(m); !time.Now().Before(until) {
-		return Outcome{Err: t.AnsweredTooLate(m, until)}
+		return Outcome{Err: m.AnsweredTooLate(t.Field(), until)}
 	}
 	if !c.HoldBegins(inside) {
 		return Outcome{Err: c.Errors.Closed}

@@ -80,11 +80,10 @@ func (t *Tenure) explain(why Loss) error {
 	return t.Lock.Client.Errors.Loss(why)
 }
 
-// AnsweredTooLate returns the error of a grant to m whose lease was over before the answer.
-func (t *Tenure) AnsweredTooLate(m *Lock, until time.Time) error {
+// AnsweredTooLate returns the error of a grant to that owner whose lease was over before the answer.
+func (m *Lock) AnsweredTooLate(owner string, until time.Time) error {
 	return m.Client.Errors.Loss(Loss{
-		Name: m.Name, Owner: t.Field(), Reason: LostExpired, Since: until,
-		Late: true, Text: "lost: Redis took longer than the lease to answer",
+		Name: m.Name, Owner: owner, Reason: LostExpired, Since: until, Late: true, Text: "lost: Redis took longer than the lease to answer",
 	})
 }
 
