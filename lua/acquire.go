@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var acquireScript = script{Text("acquire"), "5f04e62def569b580babf66a2292c4776e1cc510"}
+var acquireScript = script{Text("acquire"), "9af2703428b3d0be94af03fd1eda37aa30e5257a"}
 
 // Status is the answer to an acquire. The zero value is no answer, so that it cannot be mistaken for success.
 type Status int8
@@ -121,29 +121,30 @@ func (a AcquireArgs) send(ctx context.Context, c doer) rueidis.RedisResult {
 		args := append([]string{a.Owner, millis(a.Lease), flag(a.Join)}, a.Fair.tail(a.Publish)...)
 		return fairAcquireScript.run(ctx, c, []string{a.Name, a.Fair.List, a.Fair.Times}, args...)
 	}
+	queue := a.Queue
+	if a.Side == Whole && a.Count > 1 { // it waits for nobody
+		queue = ""
+	}
 	var keys [3]string
 	args, n := a.args()
 	s := acquireScripts[a.Side]
 	if a.Side == Writer && a.Fence != "" {
 		s = fencedWriteScript
 	}
-	return s.run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Queue), args[:n]...)
+	return s.run(ctx, c, keysOf(&keys, a.Name, a.Fence, queue), args[:n]...)
 }
 
 // args returns the arguments; only the first n are used.
 func (a AcquireArgs) args() (args [7]string, n int) {
 	args[0], args[1], args[2] = a.Owner, millis(a.Lease), strconv.Itoa(a.Count)
-	if n = 3; a.Side == Whole && a.Queue == "" { // each argument takes Redis half as long as a command in the script
-		return args, n
-	}
 	args[3], args[4], args[5], args[6] = a.Within, millis(a.GrantLease), a.Publish.command(), a.Publish.Name
 	n = 4
-	switch a.Side {
-	case Reader:
+	switch {
+	case a.Side == Reader:
 		if a.Queue != "" {
 			n = 7
 		}
-	case Writer:
+	case a.Side == Writer:
 		args[4], args[5] = args[5], ""
 		if a.Listens {
 			args[5] = a.Publish.Name
@@ -151,11 +152,18 @@ func (a AcquireArgs) args() (args [7]string, n int) {
 		if a.Queue != "" {
 			n = 6
 		}
-	default:
-		args[3], args[4], args[5] = args[4], args[5], args[6]
-		if n = 6; a.Short {
-			args[6], n = "1", 7
+	case a.Count > 1:
+		args[2], args[3] = "", args[2]
+	case a.Queue != "": // each argument takes Redis a third as long as a command in the script
+		args[2], args[3], args[4], args[5] = millis(a.GrantLease), a.Publish.Name, "", "1"
+		if a.Publish.Sharded {
+			args[4], n = a.Publish.command(), 5
 		}
+		if a.Short {
+			n = 6
+		}
+	default:
+		n = 2
 	}
 	return args, n
 }

@@ -2,16 +2,15 @@
 --
 -- KEYS[1]      the lock: a hash, field = owner, value = count
 -- KEYS[2]      optional: the fencing counter, raised by every acquire that counts
--- KEYS[#KEYS]  with ARGV[4]: the queue of waiting processes, a sorted set of owners in order; the suffix ' s' marks owners with
+-- KEYS[#KEYS]  with ARGV[3]: the queue of waiting processes, a sorted set of owners in order; the suffix ' s' marks owners with
 --              a short lease, ' f' other owners that want a token
 -- ARGV[1]      owner field
 -- ARGV[2]      lease in ms
--- ARGV[3]      the owner's count after this call; 1 for a first acquire
--- ARGV[4]      optional: lease in ms of a grant to another process. With it the owner joins the queue if the lock is held, or keeps
---              the place it has there
--- ARGV[5]      with ARGV[4]: how to publish: publish or spublish
--- ARGV[6]      with ARGV[4]: unlock channel
--- ARGV[7]      optional, with ARGV[4]: 1 if the owner's lease is shorter than that of a grant. A grant to it has a count of 0, and the
+-- ARGV[3]      optional: lease in ms of a grant to another process. With it the owner joins the queue if the lock is held, or keeps
+--              the place it has there; '' without a queue
+-- ARGV[4]      with a queue: unlock channel. Without: the owner's count after this call; missing in a first acquire, which makes it 1
+-- ARGV[5]      with a queue: spublish if that is how to publish; otherwise '' or missing
+-- ARGV[6]      optional, with a queue: 1 if the owner's lease is shorter than that of a grant. A grant to it has a count of 0, and the
 --              owner must ask
 --
 -- Reply token                  held by the owner, with that count; 0 or more, and 0 without a counter
@@ -34,12 +33,12 @@
 -- Redis does not roll back a failed script. So every step that can fail comes before the hold is written: the first access to each
 -- key, the counter, and reading a field that should be a number. If a key cannot be accessed, nothing was written.
 
-local want = tonumber(ARGV[3])
-local queue = ARGV[4] and KEYS[#KEYS]
+local queue = (ARGV[3] or '') ~= '' and KEYS[#KEYS]
+local want = not queue and tonumber(ARGV[4]) or 1
 local fence = #KEYS > (queue and 2 or 1) and KEYS[2]
 local entry
 if queue then
-  entry = ARGV[1] .. (ARGV[7] == '1' and ' s' or fence and ' f' or '') -- as in queue_entry.lua
+  entry = ARGV[1] .. (ARGV[6] == '1' and ' s' or fence and ' f' or '') -- as in queue_entry.lua
 end
 
 local ttl = redis.call('pttl', KEYS[1])
@@ -63,9 +62,9 @@ if not held then
     end
     local joined = 0
     if queue then
-      local soon = ttl >= 0 and ttl <= tonumber(ARGV[4]) and 1 or 0
-      local counts = ARGV[5] == 'publish' and 'numsub' or 'shardnumsub' -- as in seen.lua
-      if redis.pcall('pubsub', counts, ARGV[6] .. ':' .. string.sub(entry, 1, 36))[2] == 0 then
+      local soon = ttl >= 0 and ttl <= tonumber(ARGV[3]) and 1 or 0
+      local counts = ARGV[5] == 'spublish' and 'shardnumsub' or 'numsub' -- as in seen.lua
+      if redis.pcall('pubsub', counts, ARGV[4] .. ':' .. string.sub(entry, 1, 36))[2] == 0 then
         soon = soon + 0.5
       end
       local ahead = redis.call('zcard', queue)
@@ -104,7 +103,7 @@ elseif fence then
   token = tonumber(redis.call('get', fence) or 0)
 end
 if not held or more > 0 then
-  redis.call('hincrby', KEYS[1], ARGV[1], more or ARGV[3])
+  redis.call('hincrby', KEYS[1], ARGV[1], more or '1')
 end
 
 if not held then

@@ -33,7 +33,7 @@ while n <= #ARGV do
 end
 
 local function acquires(which)
-  return acquire({names[which], fences[which]}, {owners[which], leases[which], '1'})
+  return acquire({names[which], fences[which]}, {owners[which], leases[which]})
 end
 
 local free = redis.pcall('exists', unpack(names)) == 0 -- or this user may not ask that

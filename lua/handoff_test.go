@@ -74,7 +74,7 @@ func TestHandOffWithALeaseThatRedisRefuses(t *testing.T) {
 	for _, lease := range []string{"", "x", "1.5", "9223372036854775807"} {
 		l := newLab(t, rdb)
 		l.hold(me, "1", short)
-		cmd := rdb.B().Eval().Script(lua.Text("release")).Numkeys(2).Key(l.name, l.fence).Arg(me, "0", lease, "publish", l.channel, next, "1").Build()
+		cmd := rdb.B().Eval().Script(lua.Text("release")).Numkeys(2).Key(l.name, l.fence).Arg(me, l.channel, "", "publish", "0", lease, next, "1").Build()
 		_, said := rueidis.IsRedisErr(rdb.Do(t.Context(), cmd).Error())
 		require.True(t, said, "%q", lease)
 		require.Equal(t, mine(1), l.fields(), "%q", lease)

@@ -12,8 +12,8 @@ import (
 // Scripts for many locks at once. Each includes the script for one lock, and does the same for every lock.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "b43e8a4a0565bcbff32e9aca526604d7a4c30f8c"}
-	releaseEachScript = script{calling("release", "release_each"), "5874580e14ebeea8e8315fa8616e830aafb3cec2"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "c7f7e40b4e96b2c5efd54665046b52cb35975582"}
+	releaseEachScript = script{calling("release", "release_each"), "dac766551572ca1736e909e0f48aa7b8ae1125ae"}
 )
 
 // calling returns the text of a script that calls another script as a function of its KEYS and ARGV.
@@ -88,19 +88,19 @@ func acquiredAll(r rueidis.RedisResult, n int) (reply AcquireAllReply, err error
 func ReleaseEach(ctx context.Context, c rueidis.Client, all []ReleaseArgs) ([]ReleaseResult, error) {
 	keys := make([]string, 0, 3*len(all))
 	args := make([]string, 0, 2*len(all)+8)
-	row, of := 0, 0       // where the arguments of the row begin, and the number of its locks
-	var common [11]string // its others: the number of keys, and the arguments without the owner and the channel
+	row, of := 0, 0      // where the arguments of the row begin, and the number of its locks
+	var common [9]string // its others: the number of keys, and the arguments without the owner and the channel
 	for i := range all {
 		var memory releaseMemory
 		_, its, own := all[i].call(&memory)
 		keys = append(keys, its...)
-		owner, channel, n := own[0], own[4], strconv.Itoa(len(its))
-		now := [11]string{n, own[1], own[2], own[3]}
-		copy(now[4:], own[5:])
+		owner, channel, n := own[0], own[1], strconv.Itoa(len(its))
+		now := [9]string{n}
+		copy(now[1:], own[2:])
 		if of == 0 || now != common || args[row+2] != strconv.Itoa(len(own)) {
 			row, of, common = len(args), 0, now
 			args = append(args, "", n, strconv.Itoa(len(own)))
-			args = append(append(args, own[1:4]...), own[5:]...)
+			args = append(args, own[2:]...)
 		}
 		of++
 		args[row] = strconv.Itoa(of)

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var releaseScript = script{Text("release"), "86c0a3323d9de4ff7e52bdfcc5b5cf6522bb93f5"}
+var releaseScript = script{Text("release"), "e3578fc541b835eaa089d11752a80864db9c9a18"}
 
 // ReleaseArgs says who releases which lock, and who gets it.
 type ReleaseArgs struct {
@@ -115,7 +115,7 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 	if f := &a.Fair; f.List != "" {
 		return fairReleaseScript, []string{a.Name, f.List, f.Times}, append([]string{a.Owner, millis(f.GrantLease)}, f.tail(a.Publish)...)
 	}
-	lease, grant, goes := "0", "", ""
+	lease, goes := "0", ""
 	switch {
 	case a.Count == 0 && !a.Taken.IsZero():
 		lease, goes = a.leftTaken(), "2"
@@ -124,30 +124,36 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 	case a.Count > 0:
 		lease = millis(a.Lease)
 	}
-	if a.Key != "" {
-		grant = millis(a.GrantLease)
-	}
-	memory.args = [10]string{a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name, grant, a.Next, goes}
-	args = memory.args[:]
-	fence := a.Fence
-	switch {
-	case a.Side != Whole:
-		args, fence = args[:5], "" // nobody is next
+	count, how := strconv.Itoa(a.Count), a.Publish.command()
+	args = memory.args[:0]
+	if a.Side != Whole {
+		args = append(args, a.Owner, count, lease, how, a.Publish.Name)
 		if a.Listens {
 			args = append(args, "1")
 		}
-	case a.Next == "" && a.Key == "": // each argument takes Redis a third as long as a command in the script
-		args = args[:5]
-	case a.Next == "":
-		args = args[:6]
-	case a.Key != "" && a.Fence != "" && a.Spare > 0:
-		args[8], args[9] = flag(a.Short), strconv.Itoa(a.Spare)
-	case a.Short:
-		args[8], args = "1", args[:9]
-	default:
-		args = args[:8]
+		return releaseScripts[a.Side], keysOf(&memory.keys, a.Name, "", a.Key), args // nobody is next
 	}
-	return releaseScripts[a.Side], keysOf(&memory.keys, a.Name, fence, a.Key), args
+	grant := ""
+	if a.Key != "" {
+		grant = millis(a.GrantLease)
+	}
+	args = append(args, a.Owner, a.Publish.Name, grant, how, count, lease, a.Next, goes)
+	switch { // each argument takes Redis a third as long as a command in the script
+	case a.Next != "" && a.Key != "" && a.Fence != "" && a.Spare > 0:
+		args = append(args, flag(a.Short), strconv.Itoa(a.Spare))
+	case a.Next != "" && a.Short:
+		args = append(args, "1")
+	case a.Next != "":
+	case a.Count > 0:
+		args = args[:6]
+	case a.Publish.Sharded:
+		args = args[:4]
+	case a.Key != "":
+		args = args[:3]
+	default:
+		args = args[:2]
+	}
+	return releaseScript, keysOf(&memory.keys, a.Name, a.Fence, a.Key), args
 }
 
 func (a *ReleaseArgs) releasedBy(r rueidis.RedisResult) (ReleaseReply, error) {

@@ -2,13 +2,13 @@
 --
 -- KEYS[1]      the lock: a hash, field = owner, value = count
 -- KEYS[2]      optional: the fencing counter, raised for a next owner
--- KEYS[#KEYS]  with ARGV[6]: the queue of waiting processes, a sorted set (see acquire.lua)
+-- KEYS[#KEYS]  with ARGV[3]: the queue of waiting processes, a sorted set (see acquire.lua)
 -- ARGV[1]      owner field
--- ARGV[2]      the owner's count after this call; 0 ends the hold
--- ARGV[3]      lease in ms: of the remaining levels, or of ARGV[7]
--- ARGV[4]      how to publish: publish or spublish
--- ARGV[5]      unlock channel
--- ARGV[6]      optional: lease in ms of a grant to another process; '' without a queue
+-- ARGV[2]      unlock channel
+-- ARGV[3]      optional: lease in ms of a grant to another process; '' without a queue
+-- ARGV[4]      optional: how to publish, publish or spublish; the former if missing
+-- ARGV[5]      optional: the owner's count after this call; 0 or missing ends the hold
+-- ARGV[6]      optional: lease in ms: of the remaining levels, or of ARGV[7]
 -- ARGV[7]      optional: the next owner in this process
 -- ARGV[8]      with ARGV[7]: 1: it gets the lock; 0: the head of the queue gets it, and ARGV[7] joins at the end; 2: the placeholder
 --              ARGV[7] has the lock until its lease ends, and all waiters must ask how long that is
@@ -53,9 +53,9 @@
 -- owner's field is deleted last: after an error the owner still holds the lock, unless only its message failed. If another process
 -- cannot be given the lock, it is skipped; if none can, all waiters are notified.
 
-local lock, owner, next = KEYS[1], ARGV[1], ARGV[7]
-local want = tonumber(ARGV[2])
-local lease = ARGV[6]
+local lock, owner, channel, next = KEYS[1], ARGV[1], ARGV[2], ARGV[7]
+local lease, publish = ARGV[3], ARGV[4] or 'publish'
+local want = ARGV[5] and tonumber(ARGV[5]) or 0
 local queue = (lease or '') ~= '' and KEYS[#KEYS]
 local fence = #KEYS > (queue and 2 or 1) and KEYS[2]
 
@@ -69,8 +69,8 @@ if want > 0 then
   if above > 0 then
     redis.call('hincrby', lock, owner, -above)
   end
-  if redis.call('pttl', lock) < tonumber(ARGV[3]) then
-    redis.call('pexpire', lock, ARGV[3])
+  if redis.call('pttl', lock) < tonumber(ARGV[6]) then
+    redis.call('pexpire', lock, ARGV[6])
   end
   return 1
 end
@@ -93,13 +93,13 @@ if ARGV[8] ~= '2' then
     if redis.call('hdel', lock, owner) == 0 then -- the key goes with its last field
       return 0
     end
-    told = redis.pcall(ARGV[4], ARGV[5], '0')
+    told = redis.pcall(publish, channel, '0')
     if told == 0 then
       return 1
     end
   elseif front and not next and front ~= owner and not string.find(front, ' ', 1, true) then
-    local channel = ARGV[5] .. ':' .. string.sub(front, 1, 36)
-    local listen = redis.pcall('pubsub', ARGV[4] == 'publish' and 'numsub' or 'shardnumsub', channel, ARGV[5], ARGV[5] .. ':rlock_queue')
+    local ear = channel .. ':' .. string.sub(front, 1, 36)
+    local listen = redis.pcall('pubsub', publish == 'publish' and 'numsub' or 'shardnumsub', ear, channel, channel .. ':rlock_queue')
     local one = not listen.err and listen[2] > 0 and listen[4] <= listen[6]
     if one then
       redis.call('hdel', lock, '') -- as below: tests the right to delete
@@ -110,7 +110,7 @@ if ARGV[8] ~= '2' then
       if
         ended
         and redis.pcall('pexpire', lock, lease) == 1
-        and type(redis.pcall(ARGV[4], channel, front .. ' ' .. lease .. ' 0 -')) == 'number'
+        and type(redis.pcall(publish, ear, front .. ' ' .. lease .. ' 0 -')) == 'number'
       then
         redis.pcall('zrem', queue, front) -- a user without this right finds that out with a place of its own
         asleep = redis.pcall('pttl', queue)
@@ -120,7 +120,7 @@ if ARGV[8] ~= '2' then
       else
         redis.pcall('hdel', lock, front)
         if ended then -- so it would be with every place: this user may not set the expiry, or not publish there
-          front, told = nil, redis.pcall(ARGV[4], ARGV[5], '0')
+          front, told = nil, redis.pcall(publish, channel, '0')
         end
       end
     end
@@ -129,7 +129,7 @@ end
 
 -- include raise queue_entry message seen
 
-local line = ARGV[5] .. ':rlock_queue'
+local line = channel .. ':rlock_queue'
 
 local function has_outsiders(listen)
   return not listen.err and listen[2] > listen[4]
@@ -140,7 +140,7 @@ local function announced(heard, outsiders)
   if type(heard) ~= 'number' then
     return redis.error_reply('UNTOLD ' .. heard.err)
   end
-  if outsiders or queue and not front and heard > 0 and has_outsiders(listening(ARGV[4], ARGV[5], line)) then
+  if outsiders or queue and not front and heard > 0 and has_outsiders(listening(publish, channel, line)) then
     return 4
   end
   if heard > 1 or front and is_unseen(score) then
@@ -157,7 +157,7 @@ local function free(message, outsiders)
   if redis.call('hdel', lock, owner) == 0 then
     return 0
   end
-  return announced(redis.pcall(ARGV[4], ARGV[5], message), outsiders)
+  return announced(redis.pcall(publish, channel, message), outsiders)
 end
 
 -- A different owner keeps the lock taken, so that a late renewal or re-entry of this owner finds nothing.
@@ -165,9 +165,9 @@ if ARGV[8] == '2' then
   if redis.call('hexists', lock, owner) == 1 then
     redis.call('hdel', lock, '')
     redis.call('hset', lock, next, '1')
-    redis.call('pexpire', lock, ARGV[3])
+    redis.call('pexpire', lock, ARGV[6])
     redis.call('hdel', lock, owner)
-    return announced(redis.pcall(ARGV[4], ARGV[5], '01'))
+    return announced(redis.pcall(publish, channel, '01'))
   end
   if queue then
     front, score = unpack(redis.call('zrange', queue, '0', '0', 'withscores'))
@@ -176,7 +176,7 @@ end
 
 -- tell sends a message to the process of an entry. It returns how many listeners were counted; nil if the message was refused.
 local function tell(entry, message)
-  local heard = redis.pcall(ARGV[4], channel_of(ARGV[5], entry), message)
+  local heard = redis.pcall(publish, channel_of(channel, entry), message)
   return type(heard) == 'number' and heard or nil
 end
 
@@ -269,7 +269,7 @@ local function hand_off()
   if fence then
     token, spare = raise(fence, tonumber(ARGV[10]))
   end
-  local failed = type(token) == 'table' and token or give(next, '1', ARGV[3])
+  local failed = type(token) == 'table' and token or give(next, '1', ARGV[6])
   if failed then
     return failed
   end
@@ -284,7 +284,7 @@ if stay then
   return hand_off()
 end
 
-local listen = listening(ARGV[4], ARGV[5], line, channel_of(ARGV[5], front or next), channel_of(ARGV[5], next or front))
+local listen = listening(publish, channel, line, channel_of(channel, front or next), channel_of(channel, next or front))
 local outsiders, heard = listen.err or has_outsiders(listen), listen[6]
 
 if entry_of_next then
@@ -346,6 +346,6 @@ while front do
     end
   end
   look_up()
-  heard = front and listening(ARGV[4], channel_of(ARGV[5], front))[2]
+  heard = front and listening(publish, channel_of(channel, front))[2]
 end
 return free(invite() and '00' or '0')

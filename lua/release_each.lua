@@ -4,8 +4,8 @@
 -- ARGV[n]      the number of locks in a row with the same numbers of keys and arguments, and the same arguments but the owner and the
 --              channel
 -- ARGV[n+1]    the number of keys of each
--- ARGV[n+2]    the number of arguments of each. The arguments from the second on follow, without the fifth, see release.lua; then owner
---              and channel of each; then the next row
+-- ARGV[n+2]    the number of arguments of each. The arguments from the third on follow, see release.lua; then owner and channel of each;
+--              then the next row
 --
 -- Reply {reply, ...}  one per lock, as from release.lua, errors included
 --
@@ -17,12 +17,10 @@ while n < #ARGV do
   local locks, its, all = tonumber(ARGV[n]), tonumber(ARGV[n + 1]), tonumber(ARGV[n + 2])
   local keys, args, queues, from = {}, {}, {}, k
   n = n + 3
-  for a = 2, all do
-    if a ~= 5 then
-      args[a], n = ARGV[n], n + 1
-    end
+  for a = 3, all do
+    args[a], n = ARGV[n], n + 1
   end
-  if all == 6 then
+  if all < 5 and (args[3] or '') ~= '' then
     for lock = 1, locks do
       k = from + its * lock
       queues[lock] = KEYS[k]
@@ -35,7 +33,7 @@ while n < #ARGV do
       k = k + 1
       keys[key] = KEYS[k]
     end
-    args[1], args[5], n = ARGV[n], ARGV[n + 1], n + 2
+    args[1], args[2], n = ARGV[n], ARGV[n + 1], n + 2
     local done, reply = pcall(release, keys, args)
     if not done and type(reply) ~= 'table' then
       reply = redis.error_reply(tostring(reply)) -- a text before Redis 7

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"crypto/sha1"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/redis/rueidis"
 	"golang.org/x/sys/unix"
+
+	"github.com/go-rlock/rlock/lua"
 )
 
 // histNow reads a clock that all processes of the machine share and nobody can set.
@@ -255,7 +258,19 @@ type histScript struct {
 	fair  bool            // each waiter has a place in the queue
 }
 
-// parseHistScript distinguishes the scripts by their arguments.
+// histScripts names the scripts, by what EVAL and EVALSHA send.
+var histScripts = func() map[string]string {
+	all := make(map[string]string)
+	for _, name := range []string{
+		"acquire", "release", "renew", "read_acquire", "read_release", "read_renew", "write_acquire", "fenced_write_acquire", "write_release",
+	} {
+		text := lua.Text(name)
+		all[text], all[fmt.Sprintf("%x", sha1.Sum([]byte(text)))] = name, name
+	}
+	return all
+}()
+
+// parseHistScript knows the scripts by their texts, those of fair locks and tickets by their arguments.
 func parseHistScript(words []string) (histScript, bool) {
 	if len(words) < 3 || (words[0] != "EVALSHA" && words[0] != "EVAL") {
 		return histScript{}, false
@@ -272,39 +287,37 @@ func parseHistScript(words []string) (histScript, bool) {
 	if f, ok := parseFairScript(names, args); ok {
 		return f, true
 	}
-	marks := strings.HasPrefix(names[n-1], "rlock_writers:")
-	if last := names[n-1]; n > 1 && (marks || strings.HasPrefix(last, "rlock_queue:")) {
+	if last := names[n-1]; n > 1 && (strings.HasPrefix(last, "rlock_writers:") || strings.HasPrefix(last, "rlock_queue:")) {
 		n, names, c.queue = n-1, names[:n-1], last
 	}
 	if n == 2 && strings.HasPrefix(names[1], "redisson_lock_token:") {
-		n, names, c.fence = 1, names[:1], names[1]
+		names, c.fence = names[:1], names[1]
 	}
-	// A read/write lock's script, even if its writers' marks do not matter.
-	sides := n == 1 && (marks || c.queue == "" && (len(args) == 4 || len(args) == 5))
 	var lease string
-	switch {
-	case sides && (len(args) != 5 || !strings.HasSuffix(args[3], "publish")): // owner, lease, count, within
+	switch histScripts[words[1]] {
+	case "read_acquire", "write_acquire", "fenced_write_acquire": // owner, lease, count
 		c.what, lease, c.first = "acquire", args[1], args[2] == "1"
 		c.keys = []histKey{{names[0], args[0]}}
-	case sides: // owner, count, lease, how and where to publish
+	case "read_release", "write_release": // owner, count, lease
 		c.what, lease, c.ends = "release", args[2], args[1] == "0"
 		c.from = histKey{names[0], args[0]}
 		c.keys = []histKey{c.from}
-	case n == 1 && len(args) >= 6 && strings.HasSuffix(args[3], "publish"): // owner, count, lease, how and where to publish, grant, next, stay
-		c.what, lease, c.ends = "release", args[2], args[1] == "0"
+	case "release": // owner, where to publish, grant and how to publish; perhaps count, lease, next, stay
+		c.what, lease, c.ends = "release", "0", len(args) < 5 || args[4] == "0"
 		c.from = histKey{names[0], args[0]}
 		c.keys = []histKey{c.from}
-		switch {
-		case len(args) > 6:
+		if len(args) > 5 {
+			lease = args[5]
+		}
+		if len(args) > 6 {
 			c.what, c.keys = "hand-off", []histKey{{names[0], args[6]}}
 			c.joins = args[7] == "0"
-		case c.ends:
-			lease = "0"
 		}
-	case n == 1 && (len(args) == 3 || len(args) >= 6 && c.queue != ""): // owner, lease, count, whether and how to join the queue
-		c.what, lease, c.first, c.joins = "acquire", args[1], args[2] == "1", len(args) > 3
+	case "acquire": // owner, lease; in the queue grant and where to publish, or '' and the count
+		c.what, lease, c.joins = "acquire", args[1], c.queue != ""
+		c.first = c.joins || len(args) == 2
 		c.keys = []histKey{{names[0], args[0]}}
-	case len(args) == 2*n && strings.Contains(args[0], ":"): // of readers: owner and lease of each
+	case "read_renew": // owner and lease of each
 		for i, name := range names {
 			lease = args[2*i+1]
 			ms, err := strconv.Atoi(lease)
@@ -313,7 +326,7 @@ func parseHistScript(words []string) (histScript, bool) {
 			}
 			c.keys, c.each = append(c.keys, histKey{name, args[2*i]}), append(c.each, time.Duration(ms)*time.Millisecond)
 		}
-	case n == len(args)-1: // lease, owners
+	case "renew": // lease, owners
 		lease = args[0]
 		for i, name := range names {
 			c.keys = append(c.keys, histKey{name, args[i+1]})
