@@ -12,7 +12,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 go_modules cirello.io/dynamolock/v2@v2.0.3 github.com/aws/aws-sdk-go-v2@v1.43.0 github.com/aws/aws-sdk-go-v2/service/dynamodb@v1.60.0
-python_packages "moto[dynamodb,server]==5.2.5"
+python_packages "moto[dynamodb]==5.2.5" flask==3.1.3 flask-cors==6.0.5
 port=$(free_port)
 run python3 -m moto.server -H 127.0.0.1 -p "$port"
 cat >main.go <<'END'

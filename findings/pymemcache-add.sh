@@ -3,11 +3,11 @@
 #
 # Run:      pymemcache 4.0.0 and python-memcached 1.62 (PyPI), memcached 1.6.18 (Debian): two clients of each take a lock with add() and an
 #           expiry, which memcached grants to one; then get().
-# Guess:    True for the first, and False for the second: that is what add() is for, and how its docstring begins.
+# Guess:    True for the first, and False for the second: that is what add() is for.
 # Seen:     python-memcached: so. pymemcache sends its writes with "noreply" unless told otherwise, does not learn what memcached did, and
-#           says True. Both have the lock. cas() waits for the answer, and says False.
-# Matters:  each lock by add() that is ported from another client excludes nobody, and no single-process test that checks the return value of
-#           the first add() sees it. A reply that nobody asked for should be None; noreply=False makes it true.
+#           says True. Both have the lock. With noreply=False it says what memcached did.
+# Matters:  a lock by add() that is ported from another client excludes nobody, and nothing fails. What is not known is neither True nor
+#           False: a call that asks for no reply should return None.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
