@@ -4,8 +4,8 @@
 # Run:      celery-heimdall 1.0.1 and Celery 5.7.0 with redis-py 8.1.0 (PyPI), Redis 8.2.3: a task with unique=True that takes six seconds.
 #           While it runs, the same is sent by delay(), by send_task(), as from a program without the task's code, and by delay() again.
 # Guess:    one run: delay() asks for the lock before it sends anything, the worker asks for it before it runs what was sent otherwise.
-# Seen:     the first delay() returns the running task's result. The worker does not run the one from send_task() either, but that ends, too,
-#           and each task that ends deletes the lock. The second delay() sends a task, which runs beside the first.
+# Seen:     the first delay() returns the running task's result. The worker does not run the one from send_task() either, but that ends,
+#           too, and each task that ends deletes the lock. The second delay() sends a task, which runs beside the first.
 # Matters:  a refusal that releases the lock it was refused for. After each of them the next one is let in, as many as there are workers.
 #           What has not taken a lock must not release it, and a key that is deleted should be compared with one's own value.
 set -euo pipefail

@@ -7,8 +7,8 @@
 #           more than RenewDeadline for, and that is checked.
 # Seen:     the lease is written to the record as whole seconds, cut, and candidates go by the record: one second for 1.9. The first one
 #           leads until 1.8 s. With 3 s it has stopped before.
-# Matters:  both are durations in Go, and nothing says that only one of them counts in seconds. A lease that is cut at the one who waits is
-#           the wrong way round: cut it at the holder, or round it up.
+# Matters:  both are durations in Go, and nothing says that only one of them counts in seconds. Rounding may shorten the time for which the
+#           holder leads, and never the time for which the others wait.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # dynamolock: with FailIfLocked nobody ever gets the lock of a holder that died, however long ago its lease ended
 #
-# Run:      cirello.io/dynamolock/v2 2.0.3 (Go), moto 5.2.5 as DynamoDB (PyPI): a client with a lease of two seconds takes a lock and is gone
-#           without a release. Ten times, a second apart, another client asks with FailIfLocked. Then one asks without it.
+# Run:      cirello.io/dynamolock/v2 2.0.3 (Go), moto 5.2.5 as DynamoDB (PyPI): a client with a lease of two seconds takes a lock and is
+#           gone without a release. Ten times, a second apart, another client asks with FailIfLocked. Then one asks without it.
 # Guess:    refused for two seconds, and then in: the lease is in the record, and the client has seen that it did not change.
-# Seen:     a lease is over once a client has seen the record unchanged for that long within one call. FailIfLocked is one look, and the next
-#           call starts from nothing: refused each time, for ever. Without it the call waits for two seconds, and is in.
+# Seen:     a lease is over once a client has seen the record unchanged for that long within one call. FailIfLocked is one look, and the
+#           next call starts from nothing: refused each time, for ever. Without it the call waits for two seconds, and is in.
 # Matters:  a job that runs if nobody else does, as cron starts it, is the use for FailIfLocked: after one crash it never runs again. Who
 #           keeps no clock in the record needs a memory that outlives the call, or a patience beyond the lease.
 set -euo pipefail

@@ -4,8 +4,8 @@
 # Run:      etcd3 0.12.0 with tenacity 6.3.1 (PyPI), etcd 3.4.23 (Debian): a lock with a ttl of ten minutes is held, and another object of
 #           that name is used in a with statement, and by acquire().
 # Guess:    it waits for as long as the lock is held, as threading.Lock and redis-py's do in a with statement, or raises an error.
-# Seen:     acquire() gives up after ten seconds unless told otherwise, and returns False, which nobody looks at: the section runs beside the
-#           holder. is_acquired() in it says so. With a newer tenacity acquire() of a taken lock raises a TypeError instead.
+# Seen:     acquire() gives up after ten seconds unless told otherwise, and returns False, which nobody looks at: the section runs beside
+#           the holder. is_acquired() in it says so. With a newer tenacity acquire() of a taken lock raises a TypeError instead.
 # Matters:  waits below ten seconds work, so that it takes a slow holder to have two. What a with statement calls may not report a refusal
 #           by its result.
 set -euo pipefail

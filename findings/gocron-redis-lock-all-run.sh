@@ -6,8 +6,8 @@
 # Guess:    one of them runs it, as gocron says of a Locker: the others skip the run. Options are for expiry and retries after errors.
 # Seen:     a taken lock is an error to retry like any other: the others ask up to 32 times, for some four seconds, get the lock after the
 #           first one's run and run the job then.
-# Matters:  a job that takes less than that is done by each process, and never at the same time: nothing fails. One that takes longer is done
-#           once, so a slow test passes. "One at a time" and "once" are different locks.
+# Matters:  a job that takes less than that is done by each process, and never at the same time: nothing fails. One that takes longer is
+#           done once, so a slow test passes. "One at a time" and "once" are different locks.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

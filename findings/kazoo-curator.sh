@@ -3,8 +3,8 @@
 #
 # Run:      kazoo 2.11.0 (PyPI) and Apache Curator 5.9.0 with its ZooKeeper for tests (Maven): each takes a lock on one path, and then the
 #           other one asks for it.
-# Guess:    the second is refused: both are ZooKeeper's recipe, a sequential ephemeral node for each contender, and the lowest number has the
-#           lock.
+# Guess:    the second is refused: both are ZooKeeper's recipe, a sequential ephemeral node for each contender, and the lowest number has
+#           the lock.
 # Seen:     both are in. kazoo counts nodes with "__lock__" in their names alone, and Curator's have "-lock-". Curator counts all nodes, but
 #           takes the number to be what follows "lock-": kazoo's it sorts by their whole names, a UUID, which come after its own.
 # Matters:  two services in two languages share a path and not a lock. extra_lock_patterns makes kazoo wait for Curator, and nothing of that

@@ -4,8 +4,8 @@
 # Run:      nats-server 2.15.3, embedded, and nats.go 1.55.0 (Go): in a key-value bucket with a TTL of three seconds one lock is released by
 #           Delete, another is left alone. A watcher of all keys; ten seconds later another one creates both. The same with LimitMarkerTTL.
 # Guess:    two events, a delete and some three seconds later a delete or purge for the expired key.
-# Seen:     one. A TTL removes the message from the stream under the bucket, and a watcher reads what is added. With LimitMarkerTTL, which is
-#           off by default, a marker is added for each key whose last message expires, also for the delete.
+# Seen:     one. A TTL removes the message from the stream under the bucket, and a watcher reads what is added. With LimitMarkerTTL, which
+#           is off by default, a marker is added for each key whose last message expires, also for the delete.
 # Matters:  waiters who wait for an event sleep on beside a free lock after their holder's crash, which is when a TTL matters. They need
 #           LimitMarkerTTL, or a timer for the rest of the TTL.
 set -euo pipefail

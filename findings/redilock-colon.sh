@@ -4,8 +4,8 @@
 # Run:      python-redilock 0.6.0 with redis-py 8.1.0 (PyPI), Redis 8.2.3: "order-17" and "order:17" are locked for ten minutes in a with
 #           statement, and locked and unlocked by calls.
 # Guess:    both are free after each.
-# Seen:     a token is "_LOCK:", the name, ":" and a random part, and unlock() gets the name by splitting it at colons. More than three parts
-#           are not a token: unlock() returns False, which the with statement does not look at, and the key stays for its ttl.
+# Seen:     a token is "_LOCK:", the name, ":" and a random part, and unlock() gets the name by splitting it at colons. More than three
+#           parts are not a token: unlock() returns False, which the with statement does not look at, and the key stays for its ttl.
 # Matters:  colons are how names in Redis are usually made. The first section works, the next one waits for the whole ttl. A format that is
 #           read back needs a separator that cannot be in its parts, or has to be split from the end.
 set -euo pipefail

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # redlock-universal: using() extends a lease of five seconds once in four, and one of 1.2 s hundreds of times a second, without a pause
 #
-# Run:      redlock-universal 0.8.5 with ioredis 6.0.0 (npm), Redis 8.2.3: using() for five seconds, with leases of 5 s and 1.2 s. Redis counts
-#           the scripts.
+# Run:      redlock-universal 0.8.5 with ioredis 6.0.0 (npm), Redis 8.2.3: using() for five seconds, with leases of 5 s and 1.2 s. Redis
+#           counts the scripts.
 # Guess:    an extension after four fifths of the lease: one or two, and about five.
-# Seen:     if four fifths are a second or less, the next extension is not delayed but sent at once, and each one that succeeds sends the next:
-#           as many as Redis answers.
+# Seen:     if four fifths are a second or less, the next extension is not delayed but sent at once, and each one that succeeds sends the
+#           next: as many as Redis answers.
 # Matters:  each holder of a short lease keeps one connection and a part of Redis busy, and slows down the extensions of all others. A least
 #           pause between two extensions has to be waited for, not skipped.
 set -euo pipefail

@@ -6,8 +6,8 @@
 # Guess:    an exception for the name that does not fit, as for the table that is not there.
 # Seen:     an insert that violates a constraint is taken to be one that somebody else was faster with: executeWithLock returns, without the
 #           job and without an exception. The log has an error, and the job never runs.
-# Matters:  names of jobs are made of packages, classes, methods and tenants. On a database that cuts strings instead, two long names are one
-#           lock. Which constraint is violated matters: only a duplicate key says that the lock is taken.
+# Matters:  names of jobs are made of packages, classes, methods and tenants. Which constraint is violated matters: only a duplicate key
+#           says that the lock is taken.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -4,8 +4,8 @@
 # Run:      sherlock 0.4.1 with redis-py 8.1.0 (PyPI), Redis 8.2.3: two objects acquire one lock, with expire=60 and with expire=None, which
 #           its documentation has as "lock will not expire". The first one releases it.
 # Guess:    the second is refused both times; with None the key has no TTL.
-# Seen:     None is -1 for the script, which leaves EXPIRE out if ARGV[2] is the number -1. Arguments of a script are strings, and in Lua "-1"
-#           is not -1: the key is made to expire a second ago, which deletes it. Both have the lock, and neither can release it.
+# Seen:     None is -1 for the script, which leaves EXPIRE out if ARGV[2] is the number -1. Arguments of a script are strings, and in Lua
+#           "-1" is not -1: the key is made to expire a second ago, which deletes it. Both have the lock, and neither can release it.
 # Matters:  the setting for "keep it until I release it" is the one without exclusion, and acquire() says True. A number from ARGV needs
 #           tonumber before it is compared; before arithmetic Lua converts by itself, so that this looks right.
 set -euo pipefail

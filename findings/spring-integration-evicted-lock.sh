@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Spring Integration: RedisLockRegistry's cacheCapacity evicts locks that are held, and a second thread is let in
 #
-# Run:      Spring Integration 6.5.3 (Maven), Redis 8.2.3: a registry with a cacheCapacity of three. A thread holds "report", and
-#           takes and releases the locks of two or three orders meanwhile. Then another thread tries "report".
+# Run:      Spring Integration 6.5.3 (Maven), Redis 8.2.3: a registry with a cacheCapacity of three. A thread holds "report", and takes and
+#           releases the locks of two or three orders meanwhile. Then another thread tries "report".
 # Guess:    the capacity is for lock objects that nobody holds: "report" stays, and the other thread is refused. Or it is asked for in
 #           Redis, where it is taken.
-# Seen:     the object that was used least lately goes, held or not. obtain("report") then makes a second one with a mutex of its own, and in
-#           Redis the owner is the registry, not the thread, so it is let in.
+# Seen:     the object that was used least lately goes, held or not. obtain("report") then makes a second one with a mutex of its own, and
+#           in Redis the owner is the registry, not the thread, so it is let in.
 # Matters:  two threads of one process in one section; the holder of the lock is named by registry. The default is 100,000 names, which a
 #           lock for each order reaches in time: the lock that is held longest goes first.
 set -euo pipefail
