@@ -449,3 +449,44 @@ func TestCountersAreTraced(t *testing.T) {
 		})
 	}
 }
+
+// Tries that come while another one is under way are answered by the next call, also if nobody of the process waits.
+func TestCounterTriesTogether(t *testing.T) {
+	ctx := context.Background()
+	for kind, row := range map[string]struct {
+		set  func(t *testing.T, b fixture)
+		try  func(c *rlock.Client, name string) error
+		says string
+	}{
+		"latch": {
+			set: func(t *testing.T, b fixture) { b.set(t, b.CountDownLatch(b.name), 1) },
+			try: func(c *rlock.Client, name string) error { return c.CountDownLatch(name).TryAwait(ctx, 0) }, says: `: 1 left to count down$`,
+		},
+		"semaphore": {
+			set: func(t *testing.T, b fixture) {
+				require.NoError(t, b.rdb.Do(ctx, b.rdb.B().Set().Key(b.name).Value("0").Build()).Error())
+			},
+			try: func(c *rlock.Client, name string) error { return c.Semaphore(name).TryAcquire(ctx, 1, 0) }, says: `: 0 free of 1 wanted$`,
+		},
+	} {
+		redistest.RunVirtual(t, kind, func(t *testing.T) {
+			c, proxy, b := behindProxy(t, anyWay)
+			row.set(t, b)
+			try := func() error { return row.try(c, b.name) }
+			require.ErrorIs(t, try(), rlock.ErrNotAcquired) // the script is known
+			proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+			began := time.Now()
+			tries := []<-chan error{async(try)}
+			redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "the first one asks")
+			for range 2 {
+				tries = append(tries, async(try))
+			}
+			sleep(100 * time.Millisecond) // they are there
+			proxy.Release()
+			for _, err := range tries {
+				require.Regexp(t, row.says, within(t, err, testTimeout).Error())
+			}
+			requireTookAtMost(t, 500*time.Millisecond, began, time.Now())
+		})
+	}
+}

@@ -146,6 +146,8 @@ func (b *combiner) step() bool {
 	case b.turn:
 		b.turn = false
 		b.hub.Held(b.again, b.placed)
+	case !b.joined: // those here do not wait, and came during the last look: nobody else will ask for them
+		b.asked = false
 	default:
 		b.await(b.more)
 	}

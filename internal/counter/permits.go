@@ -33,7 +33,7 @@ func (m PermitSemaphore) Acquire(who tenure.Caller, n int) (*PermitHold, error) 
 		return nil, err
 	}
 	h, err := m.admit(who.Parent(), w)
-	if err != nil { // they go back in the background
+	if err != nil { // they go back in the background, or after Close in one call
 		_, _ = m.giveBack(context.Background(), time.Time{}, 0, w.ids...)
 		return nil, err
 	}
