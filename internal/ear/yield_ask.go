@@ -63,26 +63,31 @@ func (e *Ear) ask(ctx context.Context, m *tenure.Lock, holder, what string) {
 		return
 	}
 	e.Calls.Background(func() { // ends when Redis has answered, or after some seconds
-		if !e.askings.enter(e.Calls.Done()) {
-			return // nobody asks any more
-		}
-		defer e.askings.leave()
-		again := calls.Retry{}
 		for {
-			heard, err := e.askAll(ctx, m, holder, what, id, tag)
-			if err == nil {
-				unknown := heard == 0 || e.Cluster.IsOne() && !e.Channel(id).Sharded // which does not tell
-				if e.askings.sent(about, unknown) {
-					continue
-				}
+			heard, err := e.askInTurn(ctx, m, holder, what, id, tag)
+			if err != nil {
+				e.askings.failed(e, about, err)
 				return
 			}
-			if refusal := calls.IsRefusal(err); refusal || !again.Wait(err, nil, e.Calls.Done()) {
-				e.askings.failed(e, about, err, refusal)
+			unknown := heard == 0 || e.Cluster.IsOne() && !e.Channel(id).Sharded // which does not tell
+			if !e.askings.sent(about, unknown) {
 				return
 			}
 		}
 	})
+}
+
+// askInTurn is askAll when there is room for its messages, repeated after transient errors.
+func (e *Ear) askInTurn(ctx context.Context, m *tenure.Lock, holder, what, id string, tag uint64) (heard int, err error) {
+	if !e.askings.enter(e.Calls.Done()) {
+		return 0, context.Canceled
+	}
+	defer e.askings.leave()
+	for again := (calls.Retry{}); ; {
+		if heard, err = e.askAll(ctx, m, holder, what, id, tag); err == nil || calls.IsRefusal(err) || !again.Wait(err, nil, e.Calls.Done()) {
+			return heard, err
+		}
+	}
 }
 
 // isAskable reports whether an owner with that mark can be asked.
@@ -141,17 +146,15 @@ func (a *askings) enter(closed <-chan struct{}) bool {
 func (a *askings) leave() { <-a.underWay }
 
 // failed makes the next refusal ask the owner again; if the user lacks the right, nobody is asked any more.
-func (a *askings) failed(e *Ear, owner string, err error, refusal bool) {
+func (a *askings) failed(e *Ear, owner string, err error) {
+	refusal := calls.IsRefusal(err)
 	a.mu.Lock()
 	delete(a.sending, owner)
 	if !refusal {
 		a.asked.remove(owner)
 	}
 	a.mu.Unlock()
-	if !refusal {
-		return
-	}
-	if strings.HasPrefix(err.Error(), "NOPERM") && !a.refused.Swap(true) {
+	if refusal && strings.HasPrefix(err.Error(), "NOPERM") && !a.refused.Swap(true) {
 		e.Options.Tell.Warn("rlock: this Client cannot ask other processes for their locks; the user needs the right to publish to "+
 			pubsub.EarChannel("*"), "client", e.ID, "err", err)
 	}
