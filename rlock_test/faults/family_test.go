@@ -96,7 +96,7 @@ func (f *family) viaProxies() []workClient {
 // ready waits for started processes.
 func (f *family) ready(peers []*workPeer) {
 	f.t.Helper()
-	f.await(peers, "ready", time.Now(), histReturn, "it must start")
+	f.await(peers, "ready", at(time.Now()), histReturn, "it must start")
 }
 
 // hear handles a line of a process.
@@ -125,15 +125,15 @@ func (f *family) ask(peers []*workPeer, command, want string, since time.Time, w
 	for _, p := range peers {
 		p.send(f.t, command)
 	}
-	f.await(peers, want, since, within, why)
+	f.await(peers, want, at(since), within, why)
 }
 
 // await requires want from all processes, within the given time after since.
-func (f *family) await(peers []*workPeer, want string, since time.Time, within time.Duration, why string) {
+func (f *family) await(peers []*workPeer, want string, since func() time.Time, within time.Duration, why string) {
 	f.t.Helper()
 	var machine stalls
 	for _, p := range peers {
-		require.Equal(f.t, want, f.next(p, &machine, at(since), within, why), why)
+		require.Equal(f.t, want, f.next(p, &machine, since, within, why), why)
 	}
 }
 
@@ -193,17 +193,14 @@ func (f *family) drain(since time.Time, within time.Duration, why string) {
 	for _, p := range f.peers {
 		p.send(f.t, "hold")
 	}
-	var machine stalls
-	for _, p := range f.peers {
-		require.Equal(f.t, "idle", f.next(p, &machine, func() time.Time {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			if f.heard.After(since) {
-				return f.heard
-			}
-			return since
-		}, within, why), why)
-	}
+	f.await(f.peers, "idle", func() time.Time {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.heard.After(since) {
+			return f.heard
+		}
+		return since
+	}, within, why)
 }
 
 // idle ends all turns, and requires that all callers return within the given time after since.
