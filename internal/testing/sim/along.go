@@ -34,11 +34,12 @@ func isTicket(field string) bool {
 	return strings.HasPrefix(tag, "000")
 }
 
-// exported notes a ticket. forgot means that the server may have forgotten its lock.
-func (o *oracle) exported(until time.Time, forgot bool) *along {
+// exported notes a ticket, of an Export called at began. forgot means that the server may have forgotten its lock
+// before; it may have, too, while the answer was under way, and nobody was inside then.
+func (o *oracle) exported(began time.Time, lasts time.Duration, forgot bool) *along {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	t := &along{until: until, forgot: forgot}
+	t := &along{until: began.Add(lasts), forgot: forgot || !o.lost.Before(began)}
 	o.tickets[t] = struct{}{}
 	o.expires = true // the end of a ticket sends no message
 	return t
@@ -112,7 +113,7 @@ func (k *worker) takeAlong(ctx context.Context, w want, s *section, unlock rlock
 	if err := unlock(); err != nil && !excused {
 		k.check(o, "unlock after Export", err, false)
 	}
-	t := o.exported(began.Add(lasts), excused)
+	t := o.exported(began, lasts, excused)
 	var calls sync.WaitGroup
 	for range 2 {
 		other := *k
