@@ -79,6 +79,26 @@ func TestPermitsByMessage(t *testing.T) {
 	})
 }
 
+// G2: the longest hold of a permit that came with a message counts from then on, not from the waiter's last call.
+func TestMaxHoldOfAPermitByMessage(t *testing.T) {
+	virtual(t, func(t *testing.T, b fixture) {
+		const most = 2 * time.Second
+		s := b.PermitSemaphore(b.name)
+		setPermits(t, s, 1)
+		held := acquire(t, s, 1)
+		waits := newClient(t, b.rdb, rlock.Options{WatchdogTimeout: most}).PermitSemaphore(b.name, rlock.WithMaxHold(most))
+		got, next := b.permitAsync(t, waits, 1)
+		sleep(most * 2 / 5) // with more of it over, the waiter asks
+		before := redistest.Commands(t, b.rdb)["evalsha"]
+		require.NoError(t, held.permit.Release())
+		require.NoError(t, within(t, got, wakeTimeout))
+		began := time.Now()
+		require.EqualValues(t, 1, redistest.Commands(t, b.rdb)["evalsha"]-before)
+		require.Equal(t, rlock.LostMaxHold, requireLost(t, *next, testTimeout).Reason)
+		requireTook(t, most, began, time.Now())
+	})
+}
+
 // A waiter for more permits than exist delays no other. Waiters of one process may together want more permits than one call may have
 // ids for.
 func TestPermitsBeyondAll(t *testing.T) {

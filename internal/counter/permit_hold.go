@@ -73,7 +73,11 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 	}
 	h := &PermitHold{IDs: w.ids, Slots: w.slots}
 	if m.MaxHold > 0 {
-		h.limit = w.sent.Add(m.MaxHold)
+		began := w.sent
+		if w.first > 0 {
+			began = time.Now() // when it was granted, after the start of its trusted time
+		}
+		h.limit = began.Add(m.MaxHold)
 	}
 	if err := m.begins(ctx, h, until, w.first, m.RenewedFor(c)); err != nil {
 		return nil, err
