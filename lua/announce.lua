@@ -1,17 +1,16 @@
 -- A prelude (see script.go) for scripts that return permits.
 
--- announce publishes the number of free permits, if somebody listens whom nobody told: with a '0' before it for outsiders, which listen to
--- the channel alone, and are Redisson's; without it if nobody is in line, but some believe that they are. Then Redis has lost the line.
+-- announce publishes the number of free permits, unless all that listen are known to be in line: with a '0' before it for outsiders, which
+-- listen to the channel alone, and are Redisson's. While nobody is in line it is for all: some may believe that they are, for Redis may have
+-- lost the line, and a server counts its own listeners only (see seen.lua), so that 0 does not mean that nobody listens.
 local function announce(how, channel, free, queue, length)
-  local count = how == 'publish' and 'numsub' or 'shardnumsub'
-  if queue and length == 0 and redis.pcall('pubsub', count, channel)[2] == 0 then
-    return
+  local text = string.format('%d', free)
+  local n = {}
+  if queue and length > 0 then
+    n = redis.pcall('pubsub', how == 'publish' and 'numsub' or 'shardnumsub', channel, channel .. ':rlock_queue')
+    text = '0' .. text
   end
-  local n = queue and redis.pcall('pubsub', count, channel, channel .. ':rlock_queue') or {}
-  local all, inside, text = n[2], n[4], string.format('%d', free)
-  if not queue or all and length == 0 and inside > 0 then
+  if not n[2] or n[2] > n[4] then
     redis.pcall(how, channel, text)
-  elseif not all or all > inside then
-    redis.pcall(how, channel, '0' .. text)
   end
 end

@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
-	semaphoreScript       = script{Text("semaphore"), "a889467c72b2bb8c7ddb06d42e8baceb13ac42a4"}
+	semaphoreScript       = script{Text("semaphore"), "0717b457c66441cdd730ec26c78e9d73afa8de43"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.

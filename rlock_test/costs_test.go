@@ -80,8 +80,8 @@ func TestCostsOfSemaphores(t *testing.T) {
 				scripts, messages := per(after.scripts-before.scripts), per(after.messages-before.messages)
 				t.Logf("%.2f scripts and %.2f messages a section", scripts, messages)
 				require.LessOrEqual(t, scripts, []float64{2, 3, 4.5, 4.5}[i])
-				// When nobody is in line any more, a release tells those that still listen, in case Redis has lost the line.
-				require.LessOrEqual(t, messages, []float64{0, 0.1, 2.5, 1.5}[i])
+				// While nobody is in line, a release tells all that may listen: the server counts its own listeners only, and may have lost the line.
+				require.LessOrEqual(t, messages, []float64{1, 0.1, 2.5, 1.5}[i])
 			})
 		}
 	}

@@ -196,6 +196,30 @@ func TestOneOwnerWhereListenersAreNotCounted(t *testing.T) {
 	}
 }
 
+// G4: a release wakes a waiter that the server does not count, also one without a place in line, as Redisson's.
+func TestPermitsWhereListenersAreNotCounted(t *testing.T) {
+	redistest.Parallel(t)
+	master, replica := redistest.StartPair(t)
+	b := fixture{rdb: master.Client(t)}
+	for kind, of := range map[string]func(c *rlock.Client, name string) rlock.Locker{
+		"semaphore": func(c *rlock.Client, n string) rlock.Locker { return c.Semaphore(n).Locker(1) },
+		"permits":   func(c *rlock.Client, n string) rlock.Locker { return c.PermitSemaphore(n).Locker(1) },
+	} {
+		for place, most := range map[string]int{"in line": 0, "outside": -1} {
+			b.name = kind + " " + place
+			holds, elsewhere := newClient(t, b.rdb), redistest.Split{Client: master.Client(t), Messages: replica.Client(t)}
+			permits(t, holds.Semaphore(b.name), 1)
+			_, unlock := enter(t, context.Background(), of(holds, b.name))
+			before := redistest.Commands(t, b.rdb)["evalsha"]
+			waits := lockAsync(t, of(newClient(t, elsewhere, rlock.Options{HandOff: rlock.HandOff{Most: most}}), b.name))
+			asked := func() bool { return redistest.Commands(t, b.rdb)["evalsha"] == before+2 }
+			redistest.Eventually(t, testTimeout, asked, "it was refused, subscribed, and was refused again")
+			require.NoError(t, unlock())
+			waits.getAndUnlock(t, wakeTimeout)
+		}
+	}
+}
+
 // A killed process that the server counted costs nothing; one that it did not count costs a grant lease, once.
 func TestDeadWhereListenersAreNotCounted(t *testing.T) {
 	redistest.Parallel(t)
