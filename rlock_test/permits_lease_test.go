@@ -306,3 +306,37 @@ func TestPermitUpdatesOverlap(t *testing.T) {
 		require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
 	})
 }
+
+// After an UpdateLease that Redis refused, or that was not sent, the permit is renewed as before. G2: one that another call has shortened
+// meanwhile stays so.
+func TestPermitUpdateThatIsNotMade(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b, ctx := newFixture(t), context.Background()
+		proxy, arrived, come := redistest.StartProxy(t, redistest.Shared(t)), make(chan struct{}), make(chan struct{})
+		s := newClient(t, slowAnswer{redistest.Dial(t, proxy.Addr()), "5000", arrived, come}).PermitSemaphore(b.name)
+		setPermits(t, s, 1)
+		held := acquire(t, s, 1)
+		lasts := answer(s.LeaseTime(ctx, held.permit.ID())).ok(t)
+		require.ErrorIs(t, b.PermitSemaphore(b.name+"'").UpdateLease(ctx, held.permit.ID(), lasts), rlock.ErrNotHeld) // loads the script
+		refused := func(d time.Duration) {
+			proxy.OnRequest(nthScript(1, redistest.Fail("OOM command not allowed when used memory > 'maxmemory'.")))
+			err := s.UpdateLease(ctx, held.permit.ID(), d)
+			require.ErrorContains(t, err, "OOM")
+			require.NotErrorIs(t, err, rlock.ErrPending)
+		}
+		refused(time.Second)
+		sleep(2 * lasts)
+		require.NoError(t, held.ctx.Err())
+		require.Greater(t, answer(s.LeaseTime(ctx, held.permit.ID())).ok(t), lasts/2, "it is renewed")
+
+		began := time.Now()
+		shorter := async(func() error { return s.UpdateLease(ctx, held.permit.ID(), 5*time.Second) })
+		<-arrived
+		refused(time.Hour)
+		close(come)
+		require.NoError(t, within(t, shorter, testTimeout))
+		require.Equal(t, rlock.LostExpired, requireLost(t, held, testTimeout).Reason)
+		require.LessOrEqual(t, time.Since(began), 5*time.Second)
+		require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
+	})
+}

@@ -56,9 +56,17 @@ type heldPermit struct {
 	id   lua.PermitID
 
 	// Guarded by hold.mu.
-	lease    *lease.Lease // another one after each UpdateLease
-	updating int          // calls to UpdateLease that Redis may still run
-	least    time.Time    // the earliest expiry that any of these, or of those concurrent with them, sets
+	lease    *lease.Lease  // another one after each UpdateLease
+	renewed  time.Duration // the lease to which it is renewed; 0: it is not
+	updating int           // calls to UpdateLease that Redis may still run
+	least    time.Time     // the earliest expiry that any of these, or of those concurrent with them, sets
+	before   trust         // when the first of these was sent
+}
+
+// trust is until when a permit is trusted, and the lease to which it is renewed.
+type trust struct {
+	until   time.Time
+	renewed time.Duration
 }
 
 // longest is the trusted time of a permit that does not expire: 146 years.
@@ -129,7 +137,7 @@ func (m Counter) begins(ctx context.Context, h *PermitHold, until time.Time, fir
 // keep hands a permit to the renewer, see begins. It reports false if the engine is closed. hold.mu is held.
 func (p *heldPermit) keep(until time.Time, first, ttl time.Duration) bool {
 	leases := p.hold.semaphore.Client.Leases
-	p.lease = new(lease.Lease)
+	p.lease, p.renewed = new(lease.Lease), ttl
 	if !p.hold.limit.IsZero() {
 		leases.Limit(p.lease, p.hold.limit)
 	}
@@ -281,20 +289,29 @@ func (p *heldPermit) updates(until time.Time) {
 	h := p.hold
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if p.updating++; p.updating == 1 || until.Before(p.least) {
+	trusted := h.semaphore.Client.Leases.Until(p.lease)
+	if p.updating++; p.updating == 1 {
+		p.least, p.before = until, trust{trusted, p.renewed}
+	} else if until.Before(p.least) {
 		p.least = until
 	}
-	if until.Before(h.semaphore.Client.Leases.Until(p.lease)) {
+	if until.Before(trusted) {
 		p.endsAt(until)
 	}
 }
 
-// updated is called after the answer to that call.
-func (p *heldPermit) updated(held bool) {
-	p.hold.mu.Lock()
-	defer p.hold.mu.Unlock()
-	if p.updating--; held {
+// updated is called after the answer to that call, or if Redis will not run it. Then all is as before.
+func (p *heldPermit) updated(held bool, err error) {
+	h := p.hold
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch p.updating--; {
+	case held:
 		p.endsAt(p.least)
+		p.before = trust{p.least, 0}
+	case err != nil && p.updating == 0 && h.cancel != nil && h.loss == nil:
+		p.renewed = p.before.renewed
+		h.semaphore.Client.Leases.Update(p.lease, p.before.until, p.renewed)
 	}
 }
 

@@ -68,18 +68,17 @@ func (m PermitSemaphore) Release(ctx context.Context, id lua.PermitID) error {
 // renewed; with Forever it does not end. Redis may run concurrent calls in any order, and unanswered ones at any time, so the hold ends
 // with the shortest.
 func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d time.Duration) error {
-	own := m.own(id)
-	until, lasts := time.Now().Add(longest), d // before the call is sent
+	own, trusted, lasts := m.own(id), longest, d
 	if d != lua.Forever {
-		until, lasts = time.Now().Add(d), tenure.Longer(d, m.Grace)
-	}
-	if own != nil && ctx.Err() == nil {
-		own.updates(until)
+		trusted, lasts = d, tenure.Longer(d, m.Grace)
 	}
 	held, err := tenure.AskKeys(ctx, m.Lock, true, func(ctx context.Context) (bool, error) {
+		if own != nil {
+			own.updates(time.Now().Add(trusted)) // before the call is sent
+		}
 		held, err := lua.SetPermitLease(ctx, m.Client.RDB, m.keys(), id, lasts)
 		if own != nil && (err == nil || !calls.MayHaveRun(err)) {
-			own.updated(held)
+			own.updated(held, err)
 		}
 		return held, err
 	})
