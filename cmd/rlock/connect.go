@@ -27,8 +27,29 @@ const (
 	// ownURL holds an address for rlock alone; the command of a run does not inherit it.
 	ownURL = "RLOCK_REDIS_URL"
 
-	// answerTime bounds a question to Redis.
+	// refreshTime is how often the sentinels are asked for the master.
+	refreshTime = 5 * time.Second
+)
+
+// How long a command waits for Redis. Variables for tests alone, whose Redis may share a busy machine.
+var (
+	// answerTime bounds a connect, and a question to Redis.
 	answerTime = 5 * time.Second
+
+	// nodeTime bounds a question to each of several servers, so that a silent one leaves time for what the others say.
+	nodeTime = 2 * time.Second
+
+	// connectTime is how long a run that does not wait for ever may at least take to connect.
+	connectTime = 2 * time.Second
+
+	// asideTime bounds what a run asks beside its lock: a label, or what an unlock has left.
+	asideTime = 300 * time.Millisecond
+
+	// unlockTime bounds the unlock of a run.
+	unlockTime = 3 * time.Second
+
+	// closeTime bounds how long a silent Redis can delay the exit.
+	closeTime = time.Second
 )
 
 // urlOptions are what may follow a URL's question mark: rueidis ignores all others.
@@ -148,6 +169,7 @@ func (t *target) options(p *program) (rueidis.ClientOption, error) {
 	if err != nil {
 		return o, err
 	}
+	o.Dialer.Timeout = cmp.Or(o.Dialer.Timeout, answerTime)
 	t.where = o.InitAddress
 	o.Password = cmp.Or(o.Password, p.getenv("REDIS_PASSWORD"), p.getenv("REDISCLI_AUTH"))
 	if t.passwordFile != "" {
@@ -215,7 +237,7 @@ func (t *target) askSentinels(o *rueidis.ClientOption) (err error) {
 		return nil
 	}
 	o.Sentinel.TLSConfig, o.Sentinel.Dialer, o.Sentinel.Username = o.TLSConfig, o.Dialer, t.sentinelUser
-	o.Sentinel.TopologyRefreshInterval = answerTime // the announcement of a new master may get lost
+	o.Sentinel.TopologyRefreshInterval = refreshTime // the announcement of a new master may get lost
 	switch {
 	case t.sentinelPasswordFile != "":
 		o.Sentinel.Password, err = secret("-sentinel-password-file", t.sentinelPasswordFile)

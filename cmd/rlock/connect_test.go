@@ -142,7 +142,7 @@ func TestCACert(t *testing.T) {
 	require.Contains(t, r.err, addr)
 	require.Contains(t, r.err, "certificate")
 
-	r = call(t, s.Addr(), "ls", "-cacert", ca) // which takes the greeting for the start of a command
+	r = start(t, hasty, "ls", "-redis", s.Addr(), "-cacert", ca).rest() // which takes the greeting for the start of a command
 	require.Equal(t, exitInternal, r.code)
 	require.Contains(t, r.err, "no answer within 5s (with TLS)")
 

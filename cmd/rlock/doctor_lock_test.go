@@ -192,16 +192,20 @@ func TestDoctorOfADeafServer(t *testing.T) {
 		"subscriptions": {func(p *redistest.Proxy) { p.OnRequest(redistest.Each("SUBSCRIBE", redistest.Drop)) }, silent},
 		"connections":   {func(p *redistest.Proxy) { p.OnRequest(redistest.Each("SUBSCRIBE", redistest.Cut)) }, "takes no subscription; .*: EOF$"},
 	} {
-		redistest.RunVirtual(t, lost, func(t *testing.T) {
-			s := redistest.Start(t)
-			proxy := redistest.StartProxy(t, s.Addr())
-			c.faulty(proxy)
-			r := call(t, proxy.Addr(), "doctor", "-json")
-			require.Equal(t, exitFailed, r.code)
-			found := foundBy("pub/sub", diagnosis(t, r))
-			require.Equal(t, "bad", found[0].Status)
-			require.Regexp(t, c.found, found[0].Found)
-			requireNoKeys(t, s)
+		t.Run(lost, func(t *testing.T) {
+			redistest.OnlyVirtual(t, "how long to wait for Redis is one for all tests", func(t *testing.T) {
+				beHasty()
+				defer bePatient()
+				s := redistest.Start(t)
+				proxy := redistest.StartProxy(t, s.Addr())
+				c.faulty(proxy)
+				r := call(t, proxy.Addr(), "doctor", "-json")
+				require.Equal(t, exitFailed, r.code)
+				found := foundBy("pub/sub", diagnosis(t, r))
+				require.Equal(t, "bad", found[0].Status)
+				require.Regexp(t, c.found, found[0].Found)
+				requireNoKeys(t, s)
+			})
 		})
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -28,9 +27,6 @@ func nodes(rdb rueidis.Client) (all []node) {
 	slices.SortFunc(all, func(a, b node) int { return strings.Compare(a.addr, b.addr) })
 	return all
 }
-
-// nodeTime bounds a question to each of several servers, so that a silent one leaves time for what the others say.
-const nodeTime = 2 * time.Second
 
 // nodeError is the error of one of several servers.
 type nodeError struct {

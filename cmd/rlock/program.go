@@ -29,7 +29,6 @@ type program struct {
 	self         string // the executable to start again as a worker; "" for this one
 
 	connects  func(*rueidis.ClientOption) // changes how clients connect; may be nil
-	patience  time.Duration               // of a test on a busy machine: how long a run waits for Redis where else less is enough; or 0
 	interrupt func()                      // ends this process by SIGINT if the command of a run did; nil if not
 }
 

@@ -160,9 +160,6 @@ func runLabel() string {
 	return label
 }
 
-// connectTime is how long a run that does not wait for ever may at least take to connect.
-const connectTime = 2 * time.Second
-
 // run takes a lock, runs a command and releases the lock.
 func (p *program) run(args []string) int {
 	e, code, ok := p.parseErrand(args)
@@ -199,7 +196,7 @@ func (p *program) run(args []string) int {
 	}
 	var rdb rueidis.Client
 	var late <-chan time.Time
-	most := max(e.wait, connectTime, p.patience)
+	most := max(e.wait, connectTime)
 	if !e.forever {
 		late = time.After(most)
 	}
@@ -216,7 +213,7 @@ func (p *program) run(args []string) int {
 	}
 	e.wait = max(0, e.wait-time.Since(began))
 	waits, renewed := make(chan string, 1), make(chan struct{}, 1)
-	client, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: e.watchdog, Prefix: e.target.prefix, Label: e.label, Trace: &rlock.Trace{
+	client, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: e.watchdog, UnlockTimeout: unlockTime, Prefix: e.target.prefix, Label: e.label, Trace: &rlock.Trace{
 		Waiting: func(_ context.Context, i rlock.WaitingInfo) {
 			select {
 			case waits <- i.Holder:
@@ -236,7 +233,7 @@ func (p *program) run(args []string) int {
 	closing := leaveTime // without the lock, nothing is left to do in Redis
 	defer func() { closeSoon(closing, client.Close, rdb.Close) }()
 	// "rlock show" finds our host by this name. A reconnect loses it; nothing depends on it.
-	named, cancel := context.WithTimeout(context.Background(), leaveTime)
+	named, cancel := context.WithTimeout(context.Background(), asideTime)
 	_ = rdb.Do(named, rdb.B().ClientSetname().ConnectionName("rlock:"+client.ID()).Build())
 	cancel()
 
@@ -262,7 +259,7 @@ func (p *program) run(args []string) int {
 		}
 		var not *rlock.NotAcquiredError
 		if errors.As(err, &not) && not.HolderLabel == "" {
-			not.HolderLabel = k.labelOf(not.Holder, max(p.patience, leaveTime))
+			not.HolderLabel = k.labelOf(not.Holder, asideTime)
 		}
 		return fail(e.busy, err)
 	default:

@@ -201,7 +201,7 @@ func (k *keeper) run(held context.Context, p *program, unlock rlock.UnlockFunc) 
 		return exitLost
 	case err != nil: // the command was alone; others only wait a little longer
 		left := "the lock stays until its lease expires"
-		if owners, err := k.owners(context.Background(), leaveTime); err == nil && !slices.Contains(owners, owner) {
+		if owners, err := k.owners(context.Background(), asideTime); err == nil && !slices.Contains(owners, owner) {
 			left = "the lock is free"
 		}
 		k.notes.say(trimPrefix(err) + ": " + left)

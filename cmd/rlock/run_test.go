@@ -117,7 +117,7 @@ func TestRunWhileRedisHangs(t *testing.T) {
 		}
 		return redistest.Pass
 	})
-	r := call(t, proxy.Addr(), "run", "-wait", "50ms", "-E", "0", "job", "--", "echo", "inside")
+	r := start(t, hasty, "run", "-addr", proxy.Addr(), "-wait", "50ms", "-E", "0", "job", "--", "echo", "inside").rest()
 	require.Equal(t, exitInternal, r.code, r.err)
 	require.Empty(t, r.out)
 	require.Contains(t, r.err, "Redis not reached")
@@ -171,7 +171,7 @@ func TestRunGrace(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	addr, fallSilent := silenceable(t, s)
-	r := start(t, nil, "run", "-addr", addr, "-watchdog", quick, "-grace", "1h", "-kill-after", "1h", "job", "--",
+	r := start(t, hasty, "run", "-addr", addr, "-watchdog", quick, "-grace", "1h", "-kill-after", "1h", "job", "--",
 		"sh", "-c", `exec 3<&0; trap 'trap "" TERM; echo stopping; cat <&3; exit' TERM; echo inside; while :; do sleep 0.1; done`)
 	r.saw("inside")
 	fallSilent()
@@ -249,7 +249,7 @@ func TestRunGivesUpWaitingOnASignal(t *testing.T) {
 func TestRunRedisGone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	r := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", "echo inside; cat; exit 5")
+	r := start(t, hasty, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", "echo inside; cat; exit 5")
 	r.saw("inside")
 	s.Stop()
 	require.NoError(t, r.in.Close())
@@ -490,7 +490,7 @@ func TestRunLeavesASilentRedis(t *testing.T) {
 	waiting := func(t *testing.T, args ...string) (*running, func()) {
 		t.Helper()
 		addr, fallSilent := silenceable(t, s)
-		r := start(t, nil, append(append([]string{"run", "-v", "-addr", addr}, args...), "job", "--", "true")...)
+		r := start(t, hasty, append(append([]string{"run", "-v", "-addr", addr}, args...), "job", "--", "true")...)
 		redistest.Eventually(t, patience, func() bool { return strings.Contains(r.err.String(), "waiting") }, "it waits")
 		return r, fallSilent
 	}
@@ -516,7 +516,7 @@ func TestRunLeavesASilentRedis(t *testing.T) {
 		t.Parallel()
 		addr, fallSilent := silenceable(t, s)
 		go fallSilent()
-		r := start(t, nil, "run", "-addr", addr, "-wait", "10ms", "job", "--", "true").rest()
+		r := start(t, hasty, "run", "-addr", addr, "-wait", "10ms", "job", "--", "true").rest()
 		require.Equal(t, exitInternal, r.code)
 		require.Equal(t, "rlock: "+addr+": no answer within 2s\n", r.err)
 	})

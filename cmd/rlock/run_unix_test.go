@@ -103,7 +103,7 @@ func TestSignalWhileRedisHangs(t *testing.T) {
 				case "run":
 					args = append(args, "job", "--", "echo", "inside")
 				}
-				r := start(t, nil, args...)
+				r := start(t, hasty, args...)
 				<-asked
 				began := time.Now()
 				r.signal(syscall.SIGINT)

@@ -47,9 +47,6 @@ func (p *program) open(ctx context.Context, t target) (v *viewer, code int, ok b
 	return &viewer{t, rdb, locks, make(map[string]string)}, 0, true
 }
 
-// closeTime bounds how long a silent Redis can delay the exit.
-const closeTime = time.Second
-
 func (v *viewer) close() { closeSoon(closeTime, v.locks.Close, v.rdb.Close) }
 
 // closeSoon runs the closers, and abandons them after some time.
