@@ -63,16 +63,18 @@ func (r *record) closeUp(processes []string, from time.Time, column time.Duratio
 	})
 }
 
-// ruler marks the seconds.
+// ruler marks the seconds, as many as have room.
 func ruler(column time.Duration) string {
 	row := ""
 	for second := time.Duration(0); ; second += time.Second {
 		mark := fmt.Sprintf("%d s", second/time.Second)
 		at := int(second / column)
-		if at+len(mark) > chartColumns {
+		switch {
+		case at+len(mark) > chartColumns:
 			return "    " + row
+		case row == "", at > len(row):
+			row += strings.Repeat(" ", at-len(row)) + mark
 		}
-		row += strings.Repeat(" ", at-len(row)) + mark
 	}
 }
 

@@ -14,6 +14,9 @@ func TestOverview(t *testing.T) {
 	r := history(stay{"A", tea, 1, 0, 1, 150}, stay{"B", tea, 1, 0, 200, 0}, stay{"C", tea, 1, 0, 550, 600})
 	r.died("B", r.at(450))
 	require.Equal(t, "    0 s       1 s       2 s       3 s       4 s       5 s       6 s", ruler(100*ms))
+	// A machine that stands still stretches the demo.
+	require.Equal(t, "    0 s 2 s 4 s 6 s 8 s 10 s  13 s", ruler(500 * ms)[:34])
+	require.Equal(t, "    0 s 8 s 16 s", ruler(2 * time.Second)[:16])
 	require.Equal(t, []string{
 		" A  █▄",
 		" B    ██×·",

@@ -193,9 +193,8 @@ func TestDoctorOfADeafServer(t *testing.T) {
 		"connections":   {func(p *redistest.Proxy) { p.OnRequest(redistest.Each("SUBSCRIBE", redistest.Cut)) }, "takes no subscription; .*: EOF$"},
 	} {
 		t.Run(lost, func(t *testing.T) {
-			redistest.OnlyVirtual(t, "how long to wait for Redis is one for all tests", func(t *testing.T) {
-				beHasty()
-				defer bePatient()
+			redistest.OnlyVirtual(t, hastyAlone, func(t *testing.T) {
+				beHasty(t)
 				s := redistest.Start(t)
 				proxy := redistest.StartProxy(t, s.Addr())
 				c.faulty(proxy)

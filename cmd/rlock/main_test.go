@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,7 +29,7 @@ var binary string
 
 func TestMain(m *testing.M) {
 	if os.Getenv(hastyVariable) == "" {
-		beHasty = bePatient()
+		impatient = bePatient()
 	}
 	if name := filepath.Base(os.Args[0]); name == "rlock" || helpers[name] != nil {
 		main()
@@ -69,8 +70,7 @@ func linkAndRun(m *testing.M) int {
 // patience bounds every wait of a test.
 const patience = 30 * time.Second
 
-// bePatient lets commands wait for Redis as long as a test does, since a busy machine may take longer than a user would wait. It returns
-// how to undo that: tests in the virtual world, beside which no other runs, may do so.
+// bePatient lets commands wait for Redis as long as a test does, since a busy machine may take longer than a user would wait.
 func bePatient() (undo func()) {
 	times := []*time.Duration{&answerTime, &nodeTime, &connectTime, &asideTime, &unlockTime, &closeTime}
 	var before []time.Duration
@@ -85,7 +85,19 @@ func bePatient() (undo func()) {
 	}
 }
 
-var beHasty func() // undoes bePatient
+var impatient func() // undoes bePatient; nil if this process is hasty
+
+// beHasty undoes bePatient for a test in the virtual world, beside which no other runs.
+func beHasty(t *testing.T) {
+	t.Helper()
+	if impatient != nil {
+		impatient()
+		t.Cleanup(func() { impatient = bePatient() })
+	}
+}
+
+// hastyAlone is why a test that calls beHasty stays in the virtual world.
+const hastyAlone = "how long commands wait for Redis is the same for all tests that run at once"
 
 // hastyVariable has a process wait for Redis as briefly as a user's.
 const hastyVariable = "RLOCK_TEST_HASTY"
@@ -113,16 +125,7 @@ func callWith(t *testing.T, env map[string]string, args ...string) result {
 	null, err := os.Open(os.DevNull)
 	require.NoError(t, err)
 	defer func() { _ = null.Close() }()
-	file := func(name string) *os.File {
-		f, err := os.Create(filepath.Join(t.TempDir(), name))
-		require.NoError(t, err)
-		return f
-	}
-	p := &program{
-		in: null, out: file("out"), err: file("err"), self: binary,
-		getenv:   func(name string) string { return env[name] },
-		connects: func(o *rueidis.ClientOption) { redistest.Connects(t, o) },
-	}
+	p := programWith(t, env, null)
 	code := p.main(args)
 	text := func(f *os.File) string {
 		require.NoError(t, f.Close())
@@ -131,6 +134,50 @@ func callWith(t *testing.T, env map[string]string, args ...string) result {
 		return string(b)
 	}
 	return result{code, text(p.out), text(p.err)}
+}
+
+// programWith returns a program in this process, with an environment and stdin.
+func programWith(t *testing.T, env map[string]string, in *os.File) *program {
+	t.Helper()
+	file := func(name string) *os.File {
+		f, err := os.Create(filepath.Join(t.TempDir(), name))
+		require.NoError(t, err)
+		return f
+	}
+	return &program{
+		in: in, out: file("out"), err: file("err"), self: binary,
+		getenv:   func(name string) string { return env[name] },
+		connects: func(o *rueidis.ClientOption) { redistest.Connects(t, o) },
+	}
+}
+
+// hold begins a run inside this process, whose lock is held when it returns. end lets its command end, and the run succeed. In the virtual
+// world the clock stands still until then: a command lives outside of the bubble, which has to wait for it.
+func hold(t *testing.T, addr string, flags ...string) (end func()) {
+	t.Helper()
+	pipe := func() (r, w *os.File) {
+		r, w, err := os.Pipe()
+		require.NoError(t, err)
+		t.Cleanup(func() { _, _ = r.Close(), w.Close() })
+		return r, w
+	}
+	in, ends := pipe()
+	says, out := pipe()
+	p := programWith(t, map[string]string{"REDIS_ADDR": addr}, in)
+	p.out = out
+	code := make(chan int, 1)
+	go func() { // ends with the command
+		runtime.LockOSThread() // as main does; the thread ends with the goroutine
+		code <- p.main(slices.Concat([]string{"run"}, flags, []string{"job", "--", "sh", "-c", untilEOF}))
+	}()
+	line, err := bufio.NewReader(says).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "inside\n", line)
+	return func() {
+		t.Helper()
+		require.NoError(t, ends.Close())
+		require.Zero(t, <-code)
+	}
 }
 
 // running is the binary as a separate process.

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
+	"github.com/go-rlock/rlock/rlock"
 )
 
 // sh scripts that report that they are inside, and then wait for the end of stdin or a signal.
@@ -75,28 +76,7 @@ func TestRunExcludes(t *testing.T) {
 	env := []string{"REDIS_ADDR=redis://" + s.Addr()}
 	first := start(t, env, "run", "job", "--", "sh", "-c", untilEOF)
 	first.saw("inside")
-	rdb := s.Client(t)
-	redistest.Eventually(t, patience, func() bool {
-		keys, err := rdb.Do(t.Context(), rdb.B().Keys().Pattern("rlock_client:*").Build()).AsStrSlice()
-		return err == nil && len(keys) == 1
-	}, "its label is written")
-
-	for _, c := range []struct {
-		code int
-		args []string
-	}{
-		{exitNotAcquired, []string{"-wait", "0"}},
-		{exitNotAcquired, []string{"-wait", "50ms"}},
-		{9, []string{"-wait", "0", "-E", "9"}},
-		{0, []string{"-wait", "0", "-E", "0"}},
-	} {
-		r := call(t, s.Addr(), append(append([]string{"run"}, c.args...), "job", "--", "echo", "inside")...)
-		require.Equal(t, c.code, r.code, r.err)
-		require.Empty(t, r.out, "ran without the lock")
-		require.Regexp(t, `^rlock: "job": not acquired( after \d+ms)?: held by "\S+ pid \d+" \([-0-9a-f]{36}:\d{20}\), with [0-9.]+s left\n$`, r.err)
-	}
-	require.Zero(t, call(t, s.Addr(), "run", "-wait", "0", "another job", "--", "true").code)
-
+	require.Zero(t, call(t, s.Addr(), "run", "another job", "--", "true").code)
 	second := start(t, env, "run", "job", "--", "echo", "inside")
 	waitForWaiter(t, s)
 	require.NoError(t, first.in.Close())
@@ -106,21 +86,47 @@ func TestRunExcludes(t *testing.T) {
 	requireEmpty(t, s)
 }
 
+// TestRunTries: a run that does not wait, or not for long, says who has the lock.
+func TestRunTries(t *testing.T) {
+	redistest.OnlyVirtual(t, "a label is written some time after its lock is taken", func(t *testing.T) {
+		s := redistest.Start(t)
+		refused := func(code int, after string, args ...string) {
+			t.Helper()
+			r := call(t, s.Addr(), slices.Concat([]string{"run"}, args, []string{"job", "--", "echo", "inside"})...)
+			require.Equal(t, code, r.code, r.err)
+			require.Empty(t, r.out, "ran without the lock")
+			require.Regexp(t, `^rlock: "job": not acquired`+after+`: held by "\S+ pid \d+" \([-0-9a-f]{36}:\d{20}\), with [0-9.]+s left\n$`, r.err)
+		}
+		holder, err := rlock.New(s.Client(t), rlock.Options{Label: "web-1 pid 7"})
+		require.NoError(t, err)
+		t.Cleanup(holder.Close)
+		lock(t.Context(), t, holder.Mutex("job"))
+		redistest.Settle(t) // its label is written
+		refused(exitNotAcquired, "", "-wait", "0")
+		refused(exitNotAcquired, " after 50ms", "-wait", "50ms")
+		refused(9, "", "-wait", "0", "-E", "9")
+		refused(0, "", "-wait", "0", "-E", "0")
+		require.Zero(t, call(t, s.Addr(), "run", "-wait", "0", "another job", "--", "true").code)
+	})
+}
+
 // A silent Redis is not "not acquired", which scripts may take for "another instance runs".
 func TestRunWhileRedisHangs(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	proxy := redistest.StartProxy(t, s.Addr())
-	proxy.OnRequest(func(cmd []string) redistest.Action {
-		if strings.HasPrefix(cmd[0], "EVAL") {
-			return redistest.Drop
-		}
-		return redistest.Pass
+	redistest.OnlyVirtual(t, hastyAlone, func(t *testing.T) {
+		beHasty(t)
+		s := redistest.Start(t)
+		proxy := redistest.StartProxy(t, s.Addr())
+		proxy.OnRequest(func(cmd []string) redistest.Action {
+			if strings.HasPrefix(cmd[0], "EVAL") {
+				return redistest.Drop
+			}
+			return redistest.Pass
+		})
+		r := call(t, proxy.Addr(), "run", "-wait", "50ms", "-E", "0", "job", "--", "echo", "inside")
+		require.Equal(t, exitInternal, r.code, r.err)
+		require.Empty(t, r.out)
+		require.Contains(t, r.err, "Redis not reached")
 	})
-	r := start(t, hasty, "run", "-addr", proxy.Addr(), "-wait", "50ms", "-E", "0", "job", "--", "echo", "inside").rest()
-	require.Equal(t, exitInternal, r.code, r.err)
-	require.Empty(t, r.out)
-	require.Contains(t, r.err, "Redis not reached")
 }
 
 // waitForWaiter returns once a lock has a waiter.
@@ -160,7 +166,7 @@ func TestRunLost(t *testing.T) {
 func TestRunLeaseEnds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	r := call(t, s.Addr(), "run", "-lease", "3s", "job", "--", "sh", "-c", untilSignal)
+	r := call(t, s.Addr(), "run", "-lease", "10s", "job", "--", "sh", "-c", untilSignal)
 	require.Equal(t, exitLost, r.code, r.err)
 	require.Equal(t, "inside\nended by TERM\n", r.out)
 	requireEmpty(t, s)
@@ -176,7 +182,7 @@ func TestRunGrace(t *testing.T) {
 	r.saw("inside")
 	fallSilent()
 	r.saw("stopping")
-	require.Equal(t, exitNotAcquired, call(t, s.Addr(), "run", "-wait", "0", "job", "--", "true").code)
+	require.Zero(t, call(t, s.Addr(), "show", "job").code, "others are kept out")
 	require.NoError(t, r.in.Close())
 	require.Equal(t, exitLost, r.rest().code)
 }
@@ -339,50 +345,52 @@ func TestRunEnvironment(t *testing.T) {
 
 // Readers run together, and exclude a writer and a plain lock; both kinds of writers exclude readers.
 func TestRunShared(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	reader := start(t, nil, "run", "-addr", s.Addr(), "-shared", "job", "--", "sh", "-c", untilEOF)
-	reader.saw("inside")
-	try := func(want int, flags ...string) {
-		t.Helper()
-		r := call(t, s.Addr(), append(append([]string{"run", "-wait", "0"}, flags...), "job", "--", "true")...)
-		require.Equal(t, want, r.code, r.err)
-	}
-	try(0, "-shared")
-	try(exitNotAcquired, "-exclusive")
-	try(exitNotAcquired)
-	require.NoError(t, reader.in.Close())
-	require.Zero(t, reader.rest().code)
-	writer := start(t, nil, "run", "-addr", s.Addr(), "-exclusive", "job", "--", "sh", "-c", untilEOF)
-	writer.saw("inside")
-	try(exitNotAcquired, "-shared")
-	require.NoError(t, writer.in.Close())
-	require.Zero(t, writer.rest().code)
-	requireEmpty(t, s)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		try := func(want int, flags ...string) {
+			t.Helper()
+			r := call(t, s.Addr(), slices.Concat([]string{"run", "-wait", "0"}, flags, []string{"job", "--", "true"})...)
+			require.Equal(t, want, r.code, r.err)
+		}
+		end := hold(t, s.Addr(), "-shared")
+		try(0, "-shared")
+		try(exitNotAcquired, "-exclusive")
+		try(exitNotAcquired)
+		end()
+		end = hold(t, s.Addr(), "-exclusive")
+		try(exitNotAcquired, "-shared")
+		end()
+		requireEmpty(t, s)
+	})
 }
 
 func TestRunSkip(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	first := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", untilEOF)
-	first.saw("inside")
-	require.Equal(t, result{}, call(t, s.Addr(), "run", "-skip", "job", "--", "echo", "inside"))
-	require.Equal(t, result{code: 9}, call(t, s.Addr(), "run", "-skip", "-E", "9", "-wait", "10ms", "job", "--", "echo", "inside"))
-	r := call(t, s.Addr(), "run", "-skip", "-v", "job", "--", "echo", "inside")
-	require.Zero(t, r.code)
-	require.Contains(t, r.err, "not acquired")
-	require.Equal(t, "inside\n", call(t, s.Addr(), "run", "-skip", "another", "--", "echo", "inside").out)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("job"))
+		require.Equal(t, result{}, call(t, s.Addr(), "run", "-skip", "job", "--", "echo", "inside"))
+		require.Equal(t, result{code: 9}, call(t, s.Addr(), "run", "-skip", "-E", "9", "-wait", "10ms", "job", "--", "echo", "inside"))
+		r := call(t, s.Addr(), "run", "-skip", "-v", "job", "--", "echo", "inside")
+		require.Zero(t, r.code)
+		require.Contains(t, r.err, "not acquired")
+		require.Equal(t, "inside\n", call(t, s.Addr(), "run", "-skip", "another", "--", "echo", "inside").out)
+	})
 }
 
-func TestRunMinAndMaxHold(t *testing.T) {
+func TestRunMinHold(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		require.Zero(t, call(t, s.Addr(), "run", "-min-hold", "1h", "short", "--", "true").code)
+		r := call(t, s.Addr(), "run", "-wait", "0", "short", "--", "true")
+		require.Equal(t, exitNotAcquired, r.code)
+		require.Contains(t, r.err, "WithMinHold")
+	})
+}
+
+func TestRunMaxHold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	require.Zero(t, call(t, s.Addr(), "run", "-min-hold", "1h", "short", "--", "true").code)
-	r := call(t, s.Addr(), "run", "-wait", "0", "short", "--", "true")
-	require.Equal(t, exitNotAcquired, r.code)
-	require.Contains(t, r.err, "WithMinHold")
-
-	r = call(t, s.Addr(), "run", "-max-hold", "3s", "-watchdog", "2s", "long", "--", "sh", "-c", untilSignal)
+	r := call(t, s.Addr(), "run", "-max-hold", "10s", "-watchdog", "8s", "long", "--", "sh", "-c", untilSignal)
 	require.Equal(t, exitLost, r.code, r.err)
 	require.Equal(t, "inside\nended by TERM\n", r.out)
 }
@@ -434,11 +442,13 @@ func TestRunOnCluster(t *testing.T) {
 	addr := c.Addrs()[0]
 	first := start(t, nil, "run", "-addr", addr, "job", "--", "sh", "-c", untilEOF)
 	first.saw("inside")
-	require.Equal(t, exitNotAcquired, call(t, addr, "run", "-wait", "20ms", "job", "--", "true").code)
-	second := start(t, nil, "run", "-addr", "redis://"+addr, "job", "--", "echo", "inside")
+	second := start(t, nil, "run", "-v", "-addr", "redis://"+addr, "job", "--", "echo", "inside")
+	redistest.Eventually(t, patience, func() bool { return strings.Contains(second.err.String(), "waiting: held by") }, "it waits")
 	require.NoError(t, first.in.Close())
 	require.Equal(t, result{0, "", ""}, first.rest())
-	require.Equal(t, result{0, "inside", ""}, second.rest())
+	got := second.rest()
+	require.Zero(t, got.code, got.err)
+	require.Equal(t, "inside", got.out)
 }
 
 // TestRunCanBeFound: a holder that never waited has a named connection.
@@ -466,7 +476,6 @@ func TestRunNested(t *testing.T) {
 		"fair":               {exitInternal, "that this one runs under", run("-fair", "fair", "--"), run("-fair", "fair", "--", "echo", "inside")},
 		"reader and writer":  {exitInternal, "that this one runs under", run("-shared", "rw", "--"), run("-exclusive", "rw", "--", "echo", "inside")},
 		"another in between": {exitInternal, "that this one runs under", append(run("far", "--"), run("near", "--")...), run("far", "--", "echo", "inside")},
-		"tries once":         {exitNotAcquired, "not acquired", run("once", "--"), run("-wait", "0", "once", "--", "echo", "inside")},
 		"readers":            {0, "", run("-shared", "readers", "--"), run("-shared", "readers", "--", "echo", "inside")},
 		"another Redis":      {0, "", run("-prefix", "other:", "prefix", "--"), run("prefix", "--", "echo", "inside")},
 	} {
@@ -481,45 +490,54 @@ func TestRunNested(t *testing.T) {
 	}
 }
 
-// A silent Redis adds little to -wait, and to the time that a signal takes, whatever was asked for -v.
+// One that only tries would not wait.
+func TestRunNestedTries(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		ctx, _ := lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("once"))
+		env := map[string]string{"REDIS_ADDR": s.Addr(), ownersVariable: rlock.Owner(ctx)}
+		r := callWith(t, env, "run", "-wait", "0", "once", "--", "echo", "inside")
+		require.Equal(t, exitNotAcquired, r.code, r.err)
+		require.Contains(t, r.err, "not acquired")
+		require.Empty(t, r.out)
+	})
+}
+
+// A silent Redis adds little to -wait.
 func TestRunLeavesASilentRedis(t *testing.T) {
+	redistest.OnlyVirtual(t, hastyAlone, func(t *testing.T) {
+		beHasty(t)
+		s := redistest.Start(t)
+		lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("job"))
+		addr, fallSilent := silenceable(t, s)
+		time.AfterFunc(time.Second, fallSilent)
+		began := time.Now()
+		r := call(t, addr, "run", "-v", "-wait", "3s", "job", "--", "true")
+		require.Equal(t, exitNotAcquired, r.code, r.err)
+		require.Contains(t, r.err, "waiting: held by")
+		require.Less(t, time.Since(began), 3*time.Second+5*leaveTime)
+
+		addr, fallSilent = silenceable(t, s)
+		go fallSilent()
+		r = call(t, addr, "run", "-wait", "10ms", "job", "--", "true")
+		require.Equal(t, result{exitInternal, "", "rlock: " + addr + ": no answer within 2s\n"}, r)
+	})
+}
+
+// Nor to the time that a signal takes, whatever was asked for -v.
+func TestRunLeavesASilentRedisAtASignal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	first := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", untilEOF)
 	first.saw("inside")
-	waiting := func(t *testing.T, args ...string) (*running, func()) {
-		t.Helper()
-		addr, fallSilent := silenceable(t, s)
-		r := start(t, hasty, append(append([]string{"run", "-v", "-addr", addr}, args...), "job", "--", "true")...)
-		redistest.Eventually(t, patience, func() bool { return strings.Contains(r.err.String(), "waiting") }, "it waits")
-		return r, fallSilent
-	}
-	t.Run("wait", func(t *testing.T) {
-		t.Parallel()
-		began := time.Now()
-		r, fallSilent := waiting(t, "-wait", "3s")
-		fallSilent()
-		got := r.rest()
-		require.Contains(t, []int{exitNotAcquired, exitInternal}, got.code, got.err) // the latter if the Lock has asked in vain meanwhile
-		require.Less(t, time.Since(began), 3*time.Second+5*leaveTime)
-	})
-	t.Run("signal", func(t *testing.T) {
-		t.Parallel()
-		r, fallSilent := waiting(t)
-		fallSilent()
-		began := time.Now()
-		r.signal(syscall.SIGINT)
-		require.Equal(t, exitSignal+int(syscall.SIGINT), r.rest().code)
-		require.Less(t, time.Since(began), 5*leaveTime)
-	})
-	t.Run("connect", func(t *testing.T) {
-		t.Parallel()
-		addr, fallSilent := silenceable(t, s)
-		go fallSilent()
-		r := start(t, hasty, "run", "-addr", addr, "-wait", "10ms", "job", "--", "true").rest()
-		require.Equal(t, exitInternal, r.code)
-		require.Equal(t, "rlock: "+addr+": no answer within 2s\n", r.err)
-	})
+	addr, fallSilent := silenceable(t, s)
+	r := start(t, hasty, "run", "-v", "-addr", addr, "job", "--", "true")
+	redistest.Eventually(t, patience, func() bool { return strings.Contains(r.err.String(), "waiting") }, "it waits")
+	fallSilent()
+	began := time.Now()
+	r.signal(syscall.SIGINT)
+	require.Equal(t, exitSignal+int(syscall.SIGINT), r.rest().code)
+	require.Less(t, redistest.Ran(t, began, time.Now()), 5*leaveTime)
 }
 
 // An unlock that Redis carries out in part leaves no lock behind: the waiters only learn of it later.

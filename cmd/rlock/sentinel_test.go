@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,13 +17,13 @@ import (
 func TestBySentinels(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t)
-	ctx, _ := lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("job"))
+	ctx, unlock := lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("job"))
 	url := "redis://127.0.0.1:1?master_set=mymaster"
 	for _, sentinel := range s.Sentinels() {
 		url += "&addr=" + sentinel.Addr()
 	}
 	require.Regexp(t, `^job\tmutex\t`+rlock.Owner(ctx), call(t, url, "ls").out)
-	require.Equal(t, exitNotAcquired, call(t, url, "run", "-wait", "0", "job", "--", "true").code)
+	requireWaits(t, url, unlock)
 	for _, f := range diagnosis(t, call(t, url, "doctor", "-json")) {
 		if f.Check == "replicas" {
 			require.Equal(t, "warn", f.Status, f)
@@ -35,6 +36,17 @@ func TestBySentinels(t *testing.T) {
 	require.NoError(t, master.Do(t.Context(), master.B().Arbitrary("ACL", "SETUSER", "shop", "on", ">pw", "~*", "&*", "+@all", "-role").Build()).Error())
 	require.Contains(t, call(t, url, "doctor", "-acl-user", "shop").out, "bad\trights\tfor sentinels the user shop lacks: ROLE\t")
 	require.NotContains(t, call(t, s.Master(t).Addr(), "doctor", "-acl-user", "shop").out, "ROLE")
+}
+
+// requireWaits runs a command under the lock job, which is held until unlock.
+func requireWaits(t *testing.T, addr string, unlock rlock.UnlockFunc, flags ...string) {
+	t.Helper()
+	r := start(t, nil, slices.Concat([]string{"run", "-v", "-redis", addr}, flags, []string{"job", "--", "echo", "inside"})...)
+	redistest.Eventually(t, patience, func() bool { return strings.Contains(r.err.String(), "waiting: held by") }, "it waits")
+	require.NoError(t, unlock())
+	got := r.rest()
+	require.Zero(t, got.code, got.err)
+	require.Equal(t, "inside", got.out)
 }
 
 // Sentinels may have users of their own.
@@ -166,10 +178,10 @@ func TestSentinelsOverTLS(t *testing.T) {
 		url += "&addr=" + addr
 	}
 	with := func(args ...string) []string { return append(args, "-cacert", cert, "-cert", cert, "-key", key) }
-	ctx, _ := lock(t.Context(), t, newLocks(t, s.Master(t).Client(t, redistest.Single)).Mutex("job"))
+	ctx, unlock := lock(t.Context(), t, newLocks(t, s.Master(t).Client(t, redistest.Single)).Mutex("job"))
 	require.Regexp(t, `^job\tmutex\t`+rlock.Owner(ctx), call(t, url, with("ls")...).out)
-	require.Equal(t, exitNotAcquired, call(t, url, append(with("run", "-wait", "0"), "job", "--", "true")...).code)
-	require.Equal(t, 0, call(t, url, append(with("run", "-wait", "0"), "other", "--", "true")...).code)
+	require.Equal(t, 0, call(t, url, append(with("run"), "other", "--", "true")...).code)
+	requireWaits(t, url, unlock, with()...)
 	for _, f := range diagnosis(t, call(t, url, with("doctor", "-json")...)) {
 		require.NotEqual(t, "bad", f.Status, f)
 	}
