@@ -33,8 +33,9 @@ type job struct {
 	halted bool // the command was stopped and not yet continued
 }
 
-// killTime bounds how long the kernel may take to kill a process: it may be in the middle of a call to a disk or a file server.
-const killTime = time.Second
+// killTime bounds how long the guard and the kernel may take to kill a process: the machine may be busy, and the process in the middle of a
+// call to a disk or a file server.
+const killTime = 5 * time.Second
 
 // stopTime bounds how long the kernel may take to stop a process.
 const stopTime = time.Second

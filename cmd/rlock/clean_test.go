@@ -51,7 +51,6 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 	harmless("top", call(t, s.Addr(), "top"), shown)
 	harmless("token", call(t, s.Addr(), "token", evil), shown)
 	harmless("doctor", call(t, s.Addr(), "doctor", "-name", evil), shown)
-	harmless("run", call(t, s.Addr(), "run", "-wait", "0", evil, "--", "true"), shown)
 	harmless("run text", call(t, s.Addr(), "run", "-wait", "0", "text"+evil, "--", "true"), "")
 	harmless("misuse", call(t, s.Addr(), evil), shown)
 	harmless("flag", call(t, s.Addr(), "ls", "-"+evil), shown)
@@ -82,6 +81,19 @@ func TestNoErrorOfRedisControlsTheTerminal(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Nor does a run that is refused.
+func TestNoRefusalControlsTheTerminal(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		const evil = "\x1b]0;owned\a\u009b31m\u202e\xff\x1b[2J"
+		s := redistest.Start(t)
+		lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex(evil))
+		r := call(t, s.Addr(), "run", "-wait", "0", evil, "--", "true")
+		require.Equal(t, exitNotAcquired, r.code)
+		require.False(t, strings.ContainsFunc(strings.TrimSuffix(r.err, "\n"), upsets), "%q", r.err)
+		require.Contains(t, r.err, `\x1b]0;owned\a\u009b31m\u202e\xff\x1b[2J`)
+	})
 }
 
 // run -v prints the holder as plain text.

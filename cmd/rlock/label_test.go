@@ -142,14 +142,6 @@ func TestRunLabel(t *testing.T) {
 			return v.Holders[0].Label != "" || row.want == "^$"
 		}, "the label is written")
 		require.Regexp(t, row.want, v.Holders[0].Label)
-		holder := v.Holders[0].Owner
-		if row.want != "^$" {
-			holder = `"` + v.Holders[0].Label + `" (` + holder + `)`
-		}
-		redistest.Eventually(t, patience, func() bool { // a machine that stands still may exceed the time limit for labels
-			busy := call(t, s.Addr(), "run", "-v", "-wait", "300ms", "job", "--", "true")
-			return busy.code == exitNotAcquired && strings.Contains(busy.err, "waiting: held by "+holder+"\n") && strings.Contains(busy.err, ": held by "+holder+", with ")
-		}, "both lines name it")
 		require.NoError(t, r.in.Close())
 		require.Zero(t, r.rest().code)
 		requireEmpty(t, s)
@@ -157,6 +149,27 @@ func TestRunLabel(t *testing.T) {
 	r := call(t, s.Addr(), "run", "-label", "two\nlines", "job", "--", "true")
 	require.Equal(t, exitUsage, r.code)
 	require.Contains(t, r.err, "Options.Label is")
+}
+
+// A run names the holder by its label, while it waits and when it gives up.
+func TestRunNamesTheHolder(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		for label, c := range map[string]*rlock.Client{
+			`"nightly on web-1" (`: newLabelled(t, s.Client(t), rlock.Options{Label: "nightly on web-1"}), "": newLocks(t, s.Client(t)),
+		} {
+			ctx, unlock := lock(t.Context(), t, c.Mutex("job"))
+			holder := rlock.Owner(ctx)
+			if label != "" {
+				holder = label + holder + ")"
+			}
+			r := call(t, s.Addr(), "run", "-v", "-wait", "300ms", "job", "--", "true")
+			require.Equal(t, exitNotAcquired, r.code)
+			require.Contains(t, r.err, "waiting: held by "+holder+"\n")
+			require.Contains(t, r.err, ": held by "+holder+", with ")
+			require.NoError(t, unlock())
+		}
+	})
 }
 
 // A deadlock shows the labels of its members, and of other blockers.
@@ -239,7 +252,7 @@ func TestHashOfOtherData(t *testing.T) {
 		subscribe(t, s, prefixed(lockChannel, name)) // for top
 		_, err := locks.Mutex(name).Info(t.Context())
 		require.ErrorContains(t, err, "not a lock")
-		_, _, err = locks.Mutex(name).TryLock(t.Context(), 0)
+		_, _, err = locks.Mutex(name).Lock(t.Context())
 		require.ErrorContains(t, err, "not a lock")
 		require.Contains(t, call(t, s.Addr(), "show", name).err, errNoLock.Error())
 		require.Contains(t, call(t, s.Addr(), "top", "-n", "1").out, name+"\t1\t-\t"+errNoLock.Error()+"\t")

@@ -27,8 +27,9 @@ type waitingSignal struct {
 const (
 	// echoTime bounds the time between the copies of one signal.
 	echoTime = 250 * time.Millisecond
-	// witnessTime bounds the wait for the witness, which may be stopped.
-	witnessTime = time.Second
+	// witnessTime bounds the wait for the witness, which may be stopped: mostly together with the command, which then has no use for a signal.
+	// A busy machine may need seconds to let it answer.
+	witnessTime = 5 * time.Second
 
 	witnessAnswers = syscall.Signal(0) // what the witness tells when it was asked
 )

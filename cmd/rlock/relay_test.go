@@ -40,15 +40,15 @@ func TestRelay(t *testing.T) {
 		"the witness is late": func(r *relay, _ *int) signals {
 			r.got(term, false, at(0))
 			r.due(at(250))
-			r.told(term, at(900))
-			r.told(witnessAnswers, at(901))
+			r.told(term, at(5200))
+			r.told(witnessAnswers, at(5201))
 			return nil
 		},
 		"the witness is stopped": func(r *relay, _ *int) signals {
 			r.got(term, false, at(0))
 			r.due(at(250))
-			r.due(at(1249))
-			r.due(at(1250))
+			r.due(at(5249))
+			r.due(at(5250))
 			return signals{term}
 		},
 		"the witness goes": func(r *relay, _ *int) signals {

@@ -40,7 +40,7 @@ func TestRunKilled(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			r := start(t, []string{"DIR=" + dir, `WORKS=: >"$DIR/$$"; echo inside; while :; do sleep 0.05; done`},
-				"run", "-addr", s.Addr(), "-watchdog", quick, name, "--", "sh", "-c", script)
+				"run", "-addr", s.Addr(), "-watchdog", "20s", name, "--", "sh", "-c", script) // a quarter of it is left to kill them all
 			for range 4 {
 				r.saw("inside")
 			}

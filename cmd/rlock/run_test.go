@@ -177,7 +177,7 @@ func TestRunGrace(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	addr, fallSilent := silenceable(t, s)
-	r := start(t, hasty, "run", "-addr", addr, "-watchdog", quick, "-grace", "1h", "-kill-after", "1h", "job", "--",
+	r := start(t, hasty, "run", "-addr", addr, "-watchdog", "10s", "-grace", "1h", "-kill-after", "1h", "job", "--",
 		"sh", "-c", `exec 3<&0; trap 'trap "" TERM; echo stopping; cat <&3; exit' TERM; echo inside; while :; do sleep 0.1; done`)
 	r.saw("inside")
 	fallSilent()

@@ -38,6 +38,15 @@ func runWitness(args []string) int {
 			}
 		}
 	}()
+	// settle returns when all signals so far are in the channel: the runtime passes them on in the order of their numbers, and the one that
+	// the witness sends itself has a higher one than those that end a service.
+	marks := make(chan os.Signal, 1)
+	signal.Notify(marks, syscall.SIGCONT)
+	settle := func() {
+		if syscall.Kill(syscall.Getpid(), syscall.SIGCONT) == nil {
+			<-marks
+		}
+	}
 	tell := func(s os.Signal) {
 		if n, ok := s.(syscall.Signal); ok {
 			_, _ = os.Stdout.Write([]byte{byte(n)}) // or rlock has ended
@@ -51,6 +60,7 @@ func runWitness(args []string) int {
 			if !ok {
 				return 0
 			}
+			settle()
 			for len(signals) > 0 {
 				tell(<-signals)
 			}
