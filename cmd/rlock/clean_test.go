@@ -60,27 +60,28 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 
 // Nor do a server's errors.
 func TestNoErrorOfRedisControlsTheTerminal(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	const evil, shown = "ERR \x1b]0;owned\a\x1b[2J\x1b[31mno", `\x1b]0;owned\a\x1b[2J\x1b[31mno`
-	for command, viewers := range map[string][]string{
-		"PUBSUB CHANNELS rlock_client:{*}": {"top", "deadlocks"}, "PUBSUB": {"top", "deadlocks", "ls", "doctor"}, "HRANDFIELD": {"show", "ls", "top"}, "SCAN": {"ls"},
-	} {
-		proxy := redistest.StartProxy(t, s.Addr())
-		proxy.OnRequest(redistest.Each(command, redistest.Fail(evil)))
-		for _, viewer := range viewers {
-			args := []string{viewer}
-			if viewer == "show" {
-				args = append(args, "job")
-			}
-			r := call(t, proxy.Addr(), args...)
-			text := strings.NewReplacer("\n", "", "\t", "").Replace(r.out + r.err)
-			require.False(t, strings.ContainsFunc(text, upsets), "%s: %q", viewer, text)
-			if command != "HRANDFIELD" && viewer != "doctor" {
-				require.Contains(t, text, shown, viewer)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		const evil, shown = "ERR \x1b]0;owned\a\x1b[2J\x1b[31mno", `\x1b]0;owned\a\x1b[2J\x1b[31mno`
+		for command, viewers := range map[string][]string{
+			"PUBSUB CHANNELS rlock_client:{*}": {"top", "deadlocks"}, "PUBSUB": {"top", "deadlocks", "ls", "doctor"}, "HRANDFIELD": {"show", "ls", "top"}, "SCAN": {"ls"},
+		} {
+			proxy := redistest.StartProxy(t, s.Addr())
+			proxy.OnRequest(redistest.Each(command, redistest.Fail(evil)))
+			for _, viewer := range viewers {
+				args := []string{viewer}
+				if viewer == "show" {
+					args = append(args, "job")
+				}
+				r := call(t, proxy.Addr(), args...)
+				text := strings.NewReplacer("\n", "", "\t", "").Replace(r.out + r.err)
+				require.False(t, strings.ContainsFunc(text, upsets), "%s: %q", viewer, text)
+				if command != "HRANDFIELD" && viewer != "doctor" {
+					require.Contains(t, text, shown, viewer)
+				}
 			}
 		}
-	}
+	})
 }
 
 // Nor does a run that is refused.

@@ -45,7 +45,7 @@ var (
 	// asideTime bounds what a run asks beside its lock: a label, or what an unlock has left.
 	asideTime = 300 * time.Millisecond
 
-	// unlockTime bounds the unlock of a run.
+	// unlockTime bounds an unlock.
 	unlockTime = 3 * time.Second
 
 	// closeTime bounds how long a silent Redis can delay the exit.

@@ -62,7 +62,7 @@ func (p *program) demo(args []string) int {
 
 // run plays the whole demo and removes its keys.
 func (d *demo) run(ctx context.Context) (err error) {
-	d.Prefix = "rlock-demo:" + rand.Text()[:8]
+	d.Prefix, d.Watchdog = "rlock-demo:"+rand.Text()[:8], demoWatchdog
 	about, stop, err := d.findServer(ctx)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -29,6 +30,7 @@ type workerConfig struct {
 	Prefix   string // prefix of all keys, unique to this demo
 	Letter   string
 	Cheats   bool // skips the lock
+	Watchdog time.Duration
 }
 
 func (c workerConfig) key(kind, what string) string { return c.Prefix + ":" + kind + ":" + what }
@@ -62,7 +64,7 @@ func work(config workerConfig, in io.Reader, out io.Writer) error {
 		return err
 	}
 	defer rdb.Close()
-	locks, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: demoWatchdog})
+	locks, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: config.Watchdog})
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func (w *testWorker) ended() error {
 }
 
 func shopConfig(s *redistest.Server) workerConfig {
-	return workerConfig{Addr: s.Addr(), Prefix: "shop", Letter: "A"}
+	return workerConfig{Addr: s.Addr(), Prefix: "shop", Letter: "A", Watchdog: patience}
 }
 
 func TestWorker(t *testing.T) {

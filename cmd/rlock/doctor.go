@@ -71,7 +71,7 @@ func (p *program) doctor(args []string) int {
 			return code
 		}
 		log := make(deaf, 1)
-		others, err := rlock.New(rdb, rlock.Options{Logger: slog.New(log)}) // like another process
+		others, err := rlock.New(rdb, rlock.Options{UnlockTimeout: unlockTime, Logger: slog.New(log)}) // like another process
 		if err != nil {
 			return p.fail(exitInternal, err)
 		}

@@ -241,24 +241,25 @@ func TestHoldOfAnotherLibrary(t *testing.T) {
 
 // A hash that cannot be a hold is none for any command, nor for a Lock.
 func TestHashOfOtherData(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	locks := newLocks(t, s.Client(t))
-	for name, c := range map[string]struct {
-		value   string
-		expires bool
-	}{"visits": {"1764244800", true}, "customer": {"x", true}, "ever": {"1", false}, "zero": {"0", true}} {
-		writeHash(t, s, name, "name", c.value, c.expires)
-		subscribe(t, s, prefixed(lockChannel, name)) // for top
-		_, err := locks.Mutex(name).Info(t.Context())
-		require.ErrorContains(t, err, "not a lock")
-		_, _, err = locks.Mutex(name).Lock(t.Context())
-		require.ErrorContains(t, err, "not a lock")
-		require.Contains(t, call(t, s.Addr(), "show", name).err, errNoLock.Error())
-		require.Contains(t, call(t, s.Addr(), "top", "-n", "1").out, name+"\t1\t-\t"+errNoLock.Error()+"\t")
-		require.Contains(t, call(t, s.Addr(), "unlock", "-force", "-yes", name).err, errNoLock.Error())
-	}
-	require.Empty(t, call(t, s.Addr(), "ls").out)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		locks := newLocks(t, s.Client(t))
+		for name, c := range map[string]struct {
+			value   string
+			expires bool
+		}{"visits": {"1764244800", true}, "customer": {"x", true}, "ever": {"1", false}, "zero": {"0", true}} {
+			writeHash(t, s, name, "name", c.value, c.expires)
+			subscribe(t, s, prefixed(lockChannel, name)) // for top
+			_, err := locks.Mutex(name).Info(t.Context())
+			require.ErrorContains(t, err, "not a lock")
+			_, _, err = locks.Mutex(name).Lock(t.Context())
+			require.ErrorContains(t, err, "not a lock")
+			require.Contains(t, call(t, s.Addr(), "show", name).err, errNoLock.Error())
+			require.Contains(t, call(t, s.Addr(), "top", "-n", "1").out, name+"\t1\t-\t"+errNoLock.Error()+"\t")
+			require.Contains(t, call(t, s.Addr(), "unlock", "-force", "-yes", name).err, errNoLock.Error())
+		}
+		require.Empty(t, call(t, s.Addr(), "ls").out)
+	})
 }
 
 // writeHash writes a hash with one field.

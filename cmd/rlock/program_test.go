@@ -69,28 +69,29 @@ func TestPrintable(t *testing.T) {
 
 // Flags may come before or after a name; a duration without a unit gets a hint.
 func TestFlagsBehindTheName(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	require.Equal(t, "inside\n", call(t, "127.0.0.1:1", "run", "-addr", s.Addr(), "job", "-wait", "5s", "-v=false", "--", "echo", "inside").out)
-	require.Equal(t, "-wait 5\n", call(t, s.Addr(), "run", "job", "--", "echo", "-wait", "5").out, "those of the command are its own")
-	require.Equal(t, "inside\n", call(t, s.Addr(), "run", "--", "-job", "--", "echo", "inside").out)
-	require.Equal(t, exitFree, call(t, "127.0.0.1:1", "show", "job", "-json", "-addr", s.Addr()).code)
-	require.Equal(t, exitFree, call(t, "127.0.0.1:1", "unlock", "job", "-force", "-yes", "-addr", s.Addr()).code)
-	require.Zero(t, call(t, "127.0.0.1:1", "ls", "job*", "-addr", s.Addr()).code)
-	for says, args := range map[string][]string{
-		`-wait 5: a duration needs a unit, as in 5s`:     {"run", "-wait", "5", "job", "--", "true"},
-		`-kill-after 1.5: a duration needs a unit, as`:   {"run", "job", "-kill-after", "1.5", "--", "true"},
-		`-every 1: a duration needs a unit, as in 1s`:    {"watch", "job", "-every", "1"},
-		`invalid value "soon" for flag -wait`:            {"run", "-wait", "soon", "job", "--", "true"},
-		`invalid value "1.5" for flag -limit`:            {"ls", "-limit", "1.5"},
-		`its own flags before the dashes`:                {"run", "job", "true", "-v"},
-		`show takes one argument, not also "another"`:    {"show", "job", "-json", "another"},
-		`ls takes one argument, not also "b" (quote`:     {"ls", "a", "b"},
-		`flag provided but not defined: -nope (see: rlo`: {"show", "job", "-nope"},
-	} {
-		r := call(t, s.Addr(), args...)
-		require.Equal(t, exitUsage, r.code, args)
-		require.Contains(t, r.err, says)
-		require.Empty(t, r.out)
-	}
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		require.Equal(t, "inside\n", call(t, "127.0.0.1:1", "run", "-addr", s.Addr(), "job", "-wait", "5s", "-v=false", "--", "echo", "inside").out)
+		require.Equal(t, "-wait 5\n", call(t, s.Addr(), "run", "job", "--", "echo", "-wait", "5").out, "those of the command are its own")
+		require.Equal(t, "inside\n", call(t, s.Addr(), "run", "--", "-job", "--", "echo", "inside").out)
+		require.Equal(t, exitFree, call(t, "127.0.0.1:1", "show", "job", "-json", "-addr", s.Addr()).code)
+		require.Equal(t, exitFree, call(t, "127.0.0.1:1", "unlock", "job", "-force", "-yes", "-addr", s.Addr()).code)
+		require.Zero(t, call(t, "127.0.0.1:1", "ls", "job*", "-addr", s.Addr()).code)
+		for says, args := range map[string][]string{
+			`-wait 5: a duration needs a unit, as in 5s`:     {"run", "-wait", "5", "job", "--", "true"},
+			`-kill-after 1.5: a duration needs a unit, as`:   {"run", "job", "-kill-after", "1.5", "--", "true"},
+			`-every 1: a duration needs a unit, as in 1s`:    {"watch", "job", "-every", "1"},
+			`invalid value "soon" for flag -wait`:            {"run", "-wait", "soon", "job", "--", "true"},
+			`invalid value "1.5" for flag -limit`:            {"ls", "-limit", "1.5"},
+			`its own flags before the dashes`:                {"run", "job", "true", "-v"},
+			`show takes one argument, not also "another"`:    {"show", "job", "-json", "another"},
+			`ls takes one argument, not also "b" (quote`:     {"ls", "a", "b"},
+			`flag provided but not defined: -nope (see: rlo`: {"show", "job", "-nope"},
+		} {
+			r := call(t, s.Addr(), args...)
+			require.Equal(t, exitUsage, r.code, args)
+			require.Contains(t, r.err, says)
+			require.Empty(t, r.out)
+		}
+	})
 }

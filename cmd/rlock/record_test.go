@@ -70,15 +70,16 @@ func TestRecord(t *testing.T) {
 	sawEvent(r, "acquired", "job", rlock.Owner(ctx))
 	sawEvent(r, "left", "job", rlock.Owner(ctx))
 
-	// Losses.
-	owner := rlock.Owner(ctx)
-	require.NoError(t, rdb.Do(t.Context(), rdb.B().Del().Key("job").Build()).Error())
-	sawEvent(r, "gone", "job", owner)
+	// Losses. The lock is a new one: the lease of one that was granted may end before the recorder looks.
+	ctx, _ = lock(t.Context(), t, c.FencedMutex("lost"))
+	sawEvent(r, "held", "lost", rlock.Owner(ctx))
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Del().Key("lost").Build()).Error())
+	sawEvent(r, "gone", "lost", rlock.Owner(ctx))
 	const java = "285475da-9152-4c83-822a-67ee2f116a79:54"
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Eval().Script(
-		`redis.call('hset', KEYS[1], ARGV[1], 1) return redis.call('pexpire', KEYS[1], 800)`).Numkeys(1).Key("job").Arg(java).Build()).Error())
-	sawEvent(r, "acquired", "job", java)
-	sawEvent(r, "expired", "job", java)
+		`redis.call('hset', KEYS[1], ARGV[1], 1) return redis.call('pexpire', KEYS[1], 10000)`).Numkeys(1).Key("lost").Arg(java).Build()).Error())
+	sawEvent(r, "acquired", "lost", java)
+	sawEvent(r, "expired", "lost", java)
 	require.Zero(t, call(t, s.Addr(), "unlock", "-force", "-yes", "before").code)
 	sawEvent(r, "forced", "before", rlock.Owner(before))
 	require.ErrorIs(t, unlockBefore(), rlock.ErrLost)
@@ -179,40 +180,41 @@ func TestRecordOfAKeptLock(t *testing.T) {
 
 // A file may have several recordings, and a last line that was cut. Other files are left alone.
 func TestRecordAppends(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	dir := t.TempDir()
-	file := filepath.Join(dir, "night.jsonl")
-	record := func(name string) result {
-		return call(t, s.Addr(), "record", "-for", "10ms", "-o", name, "jo*")
-	}
-	require.Equal(t, result{}, record(file))
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, 2, strings.Count(string(text), "\n"), string(text))
-	require.NoError(t, os.WriteFile(file, append(text, `{"time":"2026-11-2`...), 0o600))
-	require.Equal(t, result{}, record(file))
-	text, err = os.ReadFile(file)
-	require.NoError(t, err)
-	var headings []heading
-	var events []string
-	d, err := readRecording(strings.NewReader(string(text)), func(h heading) { headings = append(headings, h) }, func(e event) { events = append(events, e.Event) })
-	require.NoError(t, err)
-	require.Equal(t, damage{lines: 1}, d)
-	require.Equal(t, []string{"end", "end"}, events)
-	require.Len(t, headings, 2)
-	require.Equal(t, heading{Version: 1, Time: headings[0].Time, Redis: []string{s.Addr()}, Pattern: "jo*", Every: 1000, Rate: 1000}, headings[0])
-
-	foreign := filepath.Join(dir, "letter")
-	for _, text := range []string{"Dear Sir\n", "x", `{"rlock_recording":2}` + "\n"} {
-		require.NoError(t, os.WriteFile(foreign, []byte(text), 0o600))
-		r := record(foreign)
-		require.Equal(t, exitInternal, r.code)
-		require.Contains(t, r.err, "is no recording that this version can append to")
-		left, err := os.ReadFile(foreign)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		dir := t.TempDir()
+		file := filepath.Join(dir, "night.jsonl")
+		record := func(name string) result {
+			return call(t, s.Addr(), "record", "-for", "10ms", "-o", name, "jo*")
+		}
+		require.Equal(t, result{}, record(file))
+		text, err := os.ReadFile(file)
 		require.NoError(t, err)
-		require.Equal(t, text, string(left))
-	}
+		require.Equal(t, 2, strings.Count(string(text), "\n"), string(text))
+		require.NoError(t, os.WriteFile(file, append(text, `{"time":"2026-11-2`...), 0o600))
+		require.Equal(t, result{}, record(file))
+		text, err = os.ReadFile(file)
+		require.NoError(t, err)
+		var headings []heading
+		var events []string
+		d, err := readRecording(strings.NewReader(string(text)), func(h heading) { headings = append(headings, h) }, func(e event) { events = append(events, e.Event) })
+		require.NoError(t, err)
+		require.Equal(t, damage{lines: 1}, d)
+		require.Equal(t, []string{"end", "end"}, events)
+		require.Len(t, headings, 2)
+		require.Equal(t, heading{Version: 1, Time: headings[0].Time, Redis: []string{s.Addr()}, Pattern: "jo*", Every: 1000, Rate: 1000}, headings[0])
+
+		foreign := filepath.Join(dir, "letter")
+		for _, text := range []string{"Dear Sir\n", "x", `{"rlock_recording":2}` + "\n"} {
+			require.NoError(t, os.WriteFile(foreign, []byte(text), 0o600))
+			r := record(foreign)
+			require.Equal(t, exitInternal, r.code)
+			require.Contains(t, r.err, "is no recording that this version can append to")
+			left, err := os.ReadFile(foreign)
+			require.NoError(t, err)
+			require.Equal(t, text, string(left))
+		}
+	})
 }
 
 // All looks together send no more commands than -rate, and a burst of a second, however many locks there are.

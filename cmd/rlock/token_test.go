@@ -66,39 +66,40 @@ func TestToken(t *testing.T) {
 
 // Concurrent raises and Locks lose nothing: no token is issued twice.
 func TestTokenIsRaisedAtomically(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	m := newLocks(t, s.Client(t)).FencedMutex("job")
-	var wg sync.WaitGroup
-	for i := range 4 {
-		wg.Go(func() {
-			for j := range 10 {
-				r := call(t, s.Addr(), "token", "job", "-at-least", strconv.Itoa(100*j+i+1))
-				now, err := strconv.Atoi(strings.TrimSpace(r.out))
-				if err != nil || now < 100*j+i+1 {
-					t.Errorf("%d: %+v", 100*j+i+1, r)
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		m := newLocks(t, s.Client(t)).FencedMutex("job")
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				for j := range 10 {
+					r := call(t, s.Addr(), "token", "job", "-at-least", strconv.Itoa(100*j+i+1))
+					now, err := strconv.Atoi(strings.TrimSpace(r.out))
+					if err != nil || now < 100*j+i+1 {
+						t.Errorf("%d: %+v", 100*j+i+1, r)
+					}
 				}
-			}
-		})
-	}
-	raised := make(chan struct{})
-	go func() { // ends with the raises
-		wg.Wait()
-		close(raised)
-	}()
-	for last, done := int64(0), false; !done; {
-		select {
-		case <-raised:
-			done = true
-		default:
+			})
 		}
-		ctx, unlock, err := m.Lock(t.Context())
-		require.NoError(t, err)
-		token, _ := rlock.FencingToken(ctx, "job")
-		require.Greater(t, token, last)
-		last = token
-		require.NoError(t, unlock())
-	}
+		raised := make(chan struct{})
+		go func() { // ends with the raises
+			wg.Wait()
+			close(raised)
+		}()
+		for last, done := int64(0), false; !done; {
+			select {
+			case <-raised:
+				done = true
+			default:
+			}
+			ctx, unlock, err := m.Lock(t.Context())
+			require.NoError(t, err)
+			token, _ := rlock.FencingToken(ctx, "job")
+			require.Greater(t, token, last)
+			last = token
+			require.NoError(t, unlock())
+		}
+	})
 }
 
 // A FencedRWMutex's writer counts as well, and show and watch print its token; readers have none.

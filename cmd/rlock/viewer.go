@@ -39,7 +39,7 @@ func (p *program) open(ctx context.Context, t target) (v *viewer, code int, ok b
 	if !ok {
 		return nil, code, false
 	}
-	locks, err := rlock.New(rdb, rlock.Options{Prefix: t.prefix})
+	locks, err := rlock.New(rdb, rlock.Options{UnlockTimeout: unlockTime, Prefix: t.prefix})
 	if err != nil {
 		rdb.Close()
 		return nil, p.fail(exitInternal, err), false
