@@ -177,8 +177,11 @@ func awaitCalls(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (taken bool, 
 	ok, turn := h.Tenure.CallSlot()
 	for turn != nil {
 		select {
-		case <-turn.Over:
-			ok, turn = h.Tenure.TakeCallSlot(turn)
+		case _, given := <-turn:
+			if given {
+				return true, nil
+			}
+			ok, turn = h.Tenure.CallSlot()
 		case <-wait.Done():
 			h.Tenure.LeaveCallSlot(turn)
 			return false, gaveUp(m, who, nil, lua.AcquireReply{})

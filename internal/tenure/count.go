@@ -38,15 +38,12 @@ type openLevels struct {
 
 // severalNow is several before a second level opens. mu is held.
 func (t *Tenure) severalNow() *openLevels {
-	if t.callers == nil {
-		t.callers = new(callers)
+	c := t.needsCallers()
+	if c.open == nil {
+		c.open = &openLevels{renewed: make(map[time.Duration]int, 1), depths: make([]int, 1)}
+		c.open.begins(t.hold)
 	}
-	if t.callers.open == nil {
-		o := &openLevels{renewed: make(map[time.Duration]int, 1), depths: make([]int, 1)}
-		o.begins(t.hold)
-		t.callers.open = o
-	}
-	return t.callers.open
+	return c.open
 }
 
 // begins adds a hold, with its level; without one, if its last unlock has begun.
@@ -240,10 +237,7 @@ func (t *Tenure) isStating() bool { return t.callers != nil && t.callers.count.c
 
 // follows returns what is known of the count in Redis. mu is held.
 func (t *Tenure) follows() *follower {
-	if t.callers == nil {
-		t.callers = new(callers)
-	}
-	f := &t.callers.count
+	f := &t.needsCallers().count
 	if f.low == 0 {
 		f.low, f.high = 1, 1
 	}

@@ -259,7 +259,7 @@ func (h *Hold) Unlink() bool {
 	t := h.Tenure
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	busy := t.calling || t.callers != nil && len(t.callers.queue) > 0
+	busy := t.calling || t.callers != nil && t.callers.waiting > 0
 	if busy || t.loss != nil || !t.IsClean() || t.StaysTaken() {
 		return false
 	}

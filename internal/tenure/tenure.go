@@ -81,13 +81,11 @@ func (t *Tenure) Field() string { return t.Lock.Kind.Owner(t.Lock.Client.ID, t.T
 func (t *Tenure) Cached(first func() any) any {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.callers == nil {
-		t.callers = new(callers)
+	c := t.needsCallers()
+	if c.cached == nil {
+		c.cached = first()
 	}
-	if t.callers.cached == nil {
-		t.callers.cached = first()
-	}
-	return t.callers.cached
+	return c.cached
 }
 
 // Lasts returns how long Redis may keep the tenure after an unanswered renewal.
@@ -156,10 +154,7 @@ func (t *Tenure) Losing(now time.Time, told chan<- struct{}) (until time.Time, k
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.callers == nil {
-		t.callers = new(callers)
-	}
-	t.callers.told = told
+	t.needsCallers().told = told
 	return until, t.loss == nil
 }
 

@@ -1,17 +1,12 @@
 package tenure
 
-import (
-	"slices"
-	"time"
+import "time"
 
-	"github.com/go-rlock/rlock/internal/calls"
-)
-
-// callers are the goroutines waiting, in order, for the right to make calls for a tenure. All fields are guarded by
+// callers are what a tenure needs beyond its first level, and those who wait for the right to make calls for it. All fields are guarded by
 // tenure.mu.
 type callers struct {
-	queue   []*CallSlotTurn
-	gone    int             // how many of the queue have left it
+	turn    chan struct{}   // capacity 1: a token is the right, for the first of those that wait; closed when the tenure is lost; nil: nobody has waited
+	waiting int             // those that wait, and have no token coming
 	told    chan<- struct{} // gets a token when the tenure is lost; nil: no unlock waits for that
 	count   follower
 	longest time.Duration // the longest lease a re-entry was renewed for
@@ -19,11 +14,12 @@ type callers struct {
 	cached  any           // see Cached
 }
 
-// CallSlotTurn is one goroutine's place in the queue.
-type CallSlotTurn struct {
-	Over  chan struct{} // closed when the right is granted, or the tenure is lost
-	given bool
-	gone  bool // it has left, and is still in the queue
+// needsCallers returns the callers, made when they are first needed. mu is held.
+func (t *Tenure) needsCallers() *callers {
+	if t.callers == nil {
+		t.callers = new(callers)
+	}
+	return t.callers
 }
 
 // TryCallSlot takes the right to make calls for the tenure (I1) if it is free. It is for an unlock, which does not wait for the count
@@ -36,9 +32,9 @@ func (t *Tenure) TryCallSlot() bool {
 	return ok
 }
 
-// CallSlot is TryCallSlot, and queues if the right is taken: the turn must end with takes or leaves. w is nil if the tenure was lost,
-// because then no call is needed.
-func (t *Tenure) CallSlot() (ok bool, w *CallSlotTurn) {
+// CallSlot is TryCallSlot, and waits if the right is taken: a token from turn is the right. Who does not wait for that calls LeaveCallSlot.
+// When the tenure is lost, turn is closed, and the right may be asked for again. turn is nil if it is lost already: then no call is needed.
+func (t *Tenure) CallSlot() (ok bool, turn chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -51,50 +47,39 @@ func (t *Tenure) CallSlot() (ok bool, w *CallSlotTurn) {
 	return false, t.join()
 }
 
-// join queues for the right. mu is held.
-func (t *Tenure) join() *CallSlotTurn {
-	if t.callers == nil {
-		t.callers = new(callers)
+// join waits for the right. mu is held.
+func (t *Tenure) join() chan struct{} {
+	c := t.needsCallers()
+	if c.turn == nil {
+		c.turn = make(chan struct{}, 1)
 	}
-	w := &CallSlotTurn{Over: make(chan struct{})}
-	t.callers.queue = append(t.callers.queue, w)
-	return w
+	c.waiting++
+	return c.turn
 }
 
-// TakeCallSlot is CallSlot again, for a turn that is over.
-func (t *Tenure) TakeCallSlot(w *CallSlotTurn) (ok bool, next *CallSlotTurn) {
-	if w.given {
-		return true, nil
-	}
-	return t.CallSlot()
-}
-
-// LeaveCallSlot ends a turn without waiting. If the right was granted meanwhile, it goes to the next in line.
-func (t *Tenure) LeaveCallSlot(w *CallSlotTurn) {
+// LeaveCallSlot ends the wait for a turn. If only the leaving goroutine could take the token, the right goes on.
+func (t *Tenure) LeaveCallSlot(turn chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch {
-	case w.given:
+	if c := t.callers; turn == c.turn && c.waiting > 0 {
+		c.waiting--
+	} else if _, given := <-turn; given {
 		t.pass()
-	case !calls.IsClosed(w.Over): // otherwise a loss has emptied the queue
-		t.callers.without(w)
 	}
 }
 
 // AwaitCallSlot is CallSlot for an unlock: it waits for the right, even if the tenure is lost meanwhile.
 func (t *Tenure) AwaitCallSlot() {
-	for {
+	for given := false; !given; {
 		t.mu.Lock()
 		if !t.calling {
 			t.calling = true
 			t.mu.Unlock()
 			return
 		}
-		w := t.join()
+		turn := t.join()
 		t.mu.Unlock()
-		if <-w.Over; w.given {
-			return
-		}
+		_, given = <-turn
 	}
 }
 
@@ -105,53 +90,29 @@ func (t *Tenure) ReleaseCallSlot() {
 	t.pass()
 }
 
-// without takes a turn out of the queue, later: a crowd that leaves must not walk the queue for each.
-func (c *callers) without(w *CallSlotTurn) {
-	w.gone = true
-	if c.gone++; 2*c.gone > len(c.queue) {
-		c.queue = slices.DeleteFunc(c.queue, func(w *CallSlotTurn) bool { return w.gone })
-		c.gone = 0
-	}
-}
-
-// next takes the first turn out of the queue; nil: there is none.
-func (c *callers) next() *CallSlotTurn {
-	for len(c.queue) > 0 {
-		w := c.queue[0]
-		c.queue[0] = nil
-		if c.queue = c.queue[1:]; !w.gone {
-			return w
-		}
-		c.gone--
-	}
-	return nil
-}
-
 // pass gives the right to the next in line and wakes only that goroutine: waking all n each time would take n²/2 wake-ups. mu is held.
 func (t *Tenure) pass() {
-	var next *CallSlotTurn
-	if t.callers != nil && !t.callers.count.calling { // otherwise state passes it on
-		next = t.callers.next()
-	}
-	if t.calling = next != nil; !t.calling {
+	c := t.callers
+	if t.calling = c != nil && c.waiting > 0 && !c.count.calling; !t.calling { // while the count is stated, state passes it on
 		t.follow()
 		return
 	}
-	next.given = true
-	close(next.Over)
+	c.waiting--
+	c.turn <- struct{}{}
 }
 
 // wake wakes all of them, and an unlock, after a loss. mu is held.
 func (t *Tenure) wake() {
-	if t.callers == nil {
+	c := t.callers
+	if c == nil {
 		return
 	}
 	select {
-	case t.callers.told <- struct{}{}:
+	case c.told <- struct{}{}:
 	default:
 	}
-	for _, w := range t.callers.queue {
-		close(w.Over)
+	if c.turn != nil {
+		close(c.turn)
+		c.turn, c.waiting = nil, 0
 	}
-	t.callers.queue, t.callers.gone = nil, 0
 }
