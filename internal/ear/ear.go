@@ -69,7 +69,7 @@ func New(c *tenure.Client, label string) *Ear {
 	e.label.text = label
 	e.askables.due = make(chan struct{}, 1)
 	e.askings.underWay = make(chan struct{}, mostAsking)
-	e.kept.timer = time.AfterFunc(time.Hour, func() { e.releaseKept(time.Now()) })
+	e.kept.timer = time.AfterFunc(time.Hour, func() { e.releaseDue(time.Now()) })
 	e.kept.timer.Stop()
 	e.Hear(Listener{Kind: saidAsked, Heard: e.heardAsked, Live: e.lives, Deaf: e.keepsNone})
 	e.Hear(Listener{Kind: saidTried, Heard: e.heardTried})
@@ -106,7 +106,7 @@ func (e *Ear) Began(h *tenure.Hold, b tenure.Beginning) {
 	if m.Linger > 0 {
 		e.Listen()
 		if b == tenure.Granted {
-			e.markContended(m.Key)
+			e.kept.markContended(m.Key)
 		}
 	}
 	if m.Wants.Wants(kinds.WantsAsked) {

@@ -41,15 +41,15 @@ func (e *Ear) Keep(h *tenure.Hold) bool {
 		return false
 	}
 	x := stateOf(t)
-	oldest, ok := e.kept.add(e, x, m.Linger)
+	instead, ok := e.kept.add(e, x, m.Linger)
 	if !ok {
 		return false
 	}
-	if oldest != nil {
-		engine.End(oldest.tenure)
+	if instead != nil {
+		engine.End(instead.tenure)
 	}
 	// Checked again now that others can see it: either they notice it, or this does.
-	if (e.IsShut() || e.kept.ear.Load() == 0 || e.Hub.IsAwaited(m.Waiters())) && e.kept.remove(e, x) {
+	if (e.IsShut() || e.kept.ear.Load() == 0 || e.Hub.IsAwaited(m.Waiters())) && e.kept.remove(e, t) {
 		return false
 	}
 	e.lookIfDue(x)
@@ -97,10 +97,10 @@ func (e *Ear) Free(key string) (ended <-chan struct{}) {
 }
 
 // FreeAll begins to release all kept tenures.
-func (e *Ear) FreeAll() { e.releaseKept(time.Time{}) }
+func (e *Ear) FreeAll() { e.releaseDue(time.Time{}) }
 
-// releaseKept releases the kept tenures that are due at now; all, if now is zero.
-func (e *Ear) releaseKept(now time.Time) {
+// releaseDue releases the kept tenures that are due at now; all, if now is zero.
+func (e *Ear) releaseDue(now time.Time) {
 	for _, x := range e.kept.takeAll(e, now) {
 		engine.End(x.tenure)
 	}
@@ -108,7 +108,7 @@ func (e *Ear) releaseKept(now time.Time) {
 
 // Lost ends a tenure that was lost while it was kept. It may still exist in Redis.
 func (e *Ear) Lost(t *tenure.Tenure) {
-	if e.kept.remove(e, e.kept.tagged(t.Tag)) {
+	if e.kept.remove(e, t) {
 		t.Forget()
 	}
 }
@@ -138,8 +138,8 @@ func (e *Ear) heardTried(payload string) {
 
 // releaseWanted releases a tenure that others want, if it is kept.
 func (e *Ear) releaseWanted(x *keptTenure) {
-	e.markContended(x.tenure.Lock.Key)
-	if e.kept.remove(e, x) {
+	e.kept.markContended(x.tenure.Lock.Key)
+	if e.kept.remove(e, x.tenure) {
 		engine.End(x.tenure)
 	}
 }
@@ -147,12 +147,9 @@ func (e *Ear) releaseWanted(x *keptTenure) {
 // isContended notes that a Lock waits for another process.
 func (e *Ear) isContended(l *engine.Attempt) {
 	if l.Lock.Linger > 0 && !e.IsOwn(l.Refusal().Holder) {
-		e.markContended(l.Lock.Key)
+		e.kept.markContended(l.Lock.Key)
 	}
 }
-
-// markContended has a lock not kept for a while: others want it, too.
-func (e *Ear) markContended(key string) { e.kept.markContended(key) }
 
 // lives notes that the ear is live, possibly after a gap. Kept tenures are released; new ones need a look for requests missed in the gap.
 // So do askable ones.

@@ -8,20 +8,18 @@ import (
 	"github.com/go-rlock/rlock/internal/tenure"
 )
 
-// keptTenures is the list of kept tenures of a Client, oldest first.
+// keptTenures are the kept tenures of a Client.
 type keptTenures struct {
 	firstLooks atomic.Int32  // first looks under way, whose tenures may not be kept
 	ear        atomic.Uint64 // number of the current period in which the ear listens without a gap; 0: it does not listen
 	ears       atomic.Uint64 // number of such periods so far
 
-	mu          sync.Mutex             // guards the following, and keptTenure; no other lock is taken under it
-	of          map[string]*keptTenure // by the key of the lock
-	tags        map[uint64]*keptTenure // the same by the tag of the tenure
-	asked       recentTags             // tenures that were asked for, and seemed to be neither held nor kept
-	first, last *keptTenure            // in the order of their last use
-	timer       *time.Timer
-	timerAt     time.Time  // when it fires; zero: not set
-	unkept      recentKeys // keys of locks that are not kept for a while, because others want them
+	mu      sync.Mutex             // guards the following, and keptTenure; no other lock is taken under it
+	of      map[string]*keptTenure // by the key of the lock
+	asked   recentTags             // tenures that were asked for, and seemed to be neither held nor kept
+	unkept  recentKeys             // keys of locks that are not kept for a while, because others want them
+	timer   *time.Timer            // releases those that are due; it is not stopped when they are used earlier, and then finds nothing
+	timerAt time.Time              // when it fires; zero: not set
 }
 
 // Kept returns how many are known to be wanted by nobody else.
@@ -34,11 +32,11 @@ func (e *Ear) Kept() int {
 
 // keptTenure is the state of a tenure that is kept between its holds, or was asked for. Its fields are guarded by keptTenures.mu.
 type keptTenure struct {
-	tenure     *tenure.Tenure // constant
-	wanted     bool           // it is not kept any more
-	until      time.Time      // when it is released
-	prev, next *keptTenure    // of those that are kept
-	look       look
+	tenure *tenure.Tenure // constant
+	wanted bool           // it is not kept any more
+	used   time.Time      // when it was kept last
+	until  time.Time      // when it is released
+	look   look
 }
 
 // stateOf returns the state of a tenure, made if needed.
@@ -47,8 +45,8 @@ func stateOf(t *tenure.Tenure) *keptTenure {
 }
 
 // add keeps a tenure for d. It returns the tenure that must be released instead, if any: an earlier one of the same lock, whose loss
-// went unnoticed; or the oldest, if the list is full.
-func (k *keptTenures) add(e *Ear, x *keptTenure, d time.Duration) (oldest *keptTenure, ok bool) {
+// went unnoticed; or, of too many, the least recently used.
+func (k *keptTenures) add(e *Ear, x *keptTenure, d time.Duration) (instead *keptTenure, ok bool) {
 	now, key := time.Now(), x.tenure.Lock.Key
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -56,42 +54,27 @@ func (k *keptTenures) add(e *Ear, x *keptTenure, d time.Duration) (oldest *keptT
 		return nil, false
 	}
 	if k.of == nil {
-		k.of, k.tags = make(map[string]*keptTenure), make(map[uint64]*keptTenure)
+		k.of = make(map[string]*keptTenure)
 	}
-	if oldest = k.of[key]; oldest == nil && len(k.of) >= MaxKept {
-		oldest = k.first
+	if instead = k.of[key]; instead == nil && len(k.of) >= MaxKept {
+		for _, other := range k.of { // which costs less than the release that follows
+			if instead == nil || other.used.Before(instead.used) {
+				instead = other
+			}
+		}
 	}
-	if oldest != nil {
-		k.unlink(e, oldest)
+	if instead != nil {
+		k.unlink(e, instead)
 	}
-	k.of[key], k.tags[x.tenure.Tag] = x, x
-	x.until = now.Add(d)
-	if x.prev = k.last; k.last != nil {
-		k.last.next = x
-	} else {
-		k.first = x
-	}
-	k.last = x
+	k.of[key], x.used, x.until = x, now, now.Add(d)
 	e.Caches(1)
 	k.setTimer(x.until)
-	return oldest, true
+	return instead, true
 }
 
 // unlink takes a tenure out of the list for the caller. mu is held.
 func (k *keptTenures) unlink(e *Ear, x *keptTenure) {
 	delete(k.of, x.tenure.Lock.Key)
-	delete(k.tags, x.tenure.Tag)
-	if x.prev != nil {
-		x.prev.next = x.next
-	} else {
-		k.first = x.next
-	}
-	if x.next != nil {
-		x.next.prev = x.prev
-	} else {
-		k.last = x.prev
-	}
-	x.prev, x.next = nil, nil
 	e.Caches(-1)
 }
 
@@ -107,10 +90,11 @@ func (k *keptTenures) take(e *Ear, key string) *keptTenure {
 }
 
 // remove takes a tenure out of the list. It reports false if it was not kept.
-func (k *keptTenures) remove(e *Ear, x *keptTenure) bool {
+func (k *keptTenures) remove(e *Ear, t *tenure.Tenure) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if x == nil || k.of[x.tenure.Lock.Key] != x {
+	x := k.of[t.Lock.Key]
+	if x == nil || x.tenure != t {
 		return false
 	}
 	k.unlink(e, x)
@@ -121,32 +105,24 @@ func (k *keptTenures) remove(e *Ear, x *keptTenure) bool {
 func (k *keptTenures) takeAll(e *Ear, now time.Time) (all []*keptTenure) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var earliest time.Time
-	for x := k.first; x != nil; {
-		next := x.next
-		switch {
-		case now.IsZero() || !now.Before(x.until):
+	k.timer.Stop()
+	k.timerAt = time.Time{}
+	for _, x := range k.of {
+		if now.IsZero() || !now.Before(x.until) {
 			k.unlink(e, x)
 			all = append(all, x)
-		case earliest.IsZero() || x.until.Before(earliest):
-			earliest = x.until
+		} else {
+			k.setTimer(x.until)
 		}
-		x = next
 	}
-	k.timerAt = time.Time{}
-	k.setTimer(earliest)
 	return all
 }
 
-// setTimer sets the timer for tenures due then. It is not stopped when they are used earlier, and then finds nothing: no Lock should have
-// to set it. mu is held.
+// setTimer has the timer fire by then. mu is held.
 func (k *keptTenures) setTimer(at time.Time) {
-	switch {
-	case !at.IsZero() && (k.timerAt.IsZero() || at.Before(k.timerAt)):
+	if k.timerAt.IsZero() || at.Before(k.timerAt) {
 		k.timerAt = at
 		k.timer.Reset(time.Until(at))
-	case k.timerAt.IsZero():
-		k.timer.Stop()
 	}
 }
 
@@ -154,7 +130,17 @@ func (k *keptTenures) setTimer(at time.Time) {
 func (k *keptTenures) tagged(tag uint64) *keptTenure {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.tags[tag]
+	return k.ofTag(tag)
+}
+
+// ofTag is tagged. mu is held.
+func (k *keptTenures) ofTag(tag uint64) *keptTenure {
+	for _, x := range k.of {
+		if x.tenure.Tag == tag {
+			return x
+		}
+	}
+	return nil
 }
 
 // want has the tenure with that tag not kept any more. It returns its state; held is that of a tenure with open levels. nil: it is neither
@@ -162,8 +148,8 @@ func (k *keptTenures) tagged(tag uint64) *keptTenure {
 func (k *keptTenures) want(tag uint64, held *keptTenure) (x *keptTenure) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if x = k.tags[tag]; x == nil {
-		x = held
+	if x = held; x == nil {
+		x = k.ofTag(tag)
 	}
 	if x == nil {
 		k.asked.add(tag)
@@ -173,7 +159,7 @@ func (k *keptTenures) want(tag uint64, held *keptTenure) (x *keptTenure) {
 	return x
 }
 
-// markContended stops a lock from being kept for a while.
+// markContended has a lock not kept for a while: others want it, too.
 func (k *keptTenures) markContended(key string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
