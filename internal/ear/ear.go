@@ -74,9 +74,6 @@ func New(c *tenure.Client, label string) *Ear {
 	e.Hear(Listener{Kind: saidAsked, Heard: e.heardAsked, Live: e.lives, Deaf: e.keepsNone})
 	e.Hear(Listener{Kind: saidTried, Heard: e.heardTried})
 	c.Use(e)
-	if label != "" {
-		c.Use((*labelled)(e))
-	}
 	return e
 }
 
@@ -86,18 +83,21 @@ func Of(c *tenure.Client) *Ear {
 	return e
 }
 
-// Observes reports whether a handle on those terms wants its holds to be spoken to.
-func (*Ear) Observes(t *tenure.Terms) bool { return t.Wants != 0 || t.Linger > 0 }
+// Observes reports whether a handle on those terms wants its holds to be spoken to, or the owners of all have a label.
+func (e *Ear) Observes(t *tenure.Terms) bool {
+	return t.Wants != 0 || t.Linger > 0 || e.label.text != ""
+}
 
-// Mark says what the handle wants its owners to say, unless nobody could speak to the Client.
+// Mark says what the handle wants its owners to say, unless nobody could speak to the Client, and that there is a label.
 func (e *Ear) Mark(m *tenure.Lock) kinds.Capability {
-	switch {
-	case e.refused.Load():
-		return 0
-	case m.Linger > 0:
-		return m.Wants.With(kinds.Lingers)
+	mark := e.markLabel()
+	if e.refused.Load() {
+		return mark
 	}
-	return m.Wants
+	if m.Linger > 0 {
+		mark = mark.With(kinds.Lingers)
+	}
+	return mark.With(m.Wants)
 }
 
 // Began makes a hold askable.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
-	"github.com/go-rlock/rlock/internal/tenure"
 )
 
 // A Client with Options.Label marks its owners (kinds.Labelled) and keeps the label in Redis under kinds.LabelKey, for the Clients that
@@ -30,27 +29,17 @@ type ownLabel struct {
 	refused atomic.Bool // the Redis user lacks the right to write it
 }
 
-// labelled is the ear of a Client with a label, as the Observer of all its locks.
-type labelled Ear
-
-// Observes reports that the label is that of all locks.
-func (*labelled) Observes(*tenure.Terms) bool { return true }
-
-// Mark says that the Client has a label, and begins to keep it in Redis. It returns at once.
-func (o *labelled) Mark(*tenure.Lock) kinds.Capability {
-	e := (*Ear)(o)
+// markLabel says that the Client has a label, and begins to keep it in Redis. It returns at once.
+func (e *Ear) markLabel() kinds.Capability {
+	if e.label.text == "" {
+		return 0
+	}
 	e.label.begun.Do(func() { e.Calls.Background(e.keepLabel) }) // ends with Close
 	if e.label.refused.Load() {
 		return 0
 	}
 	return kinds.Labelled
 }
-
-// Began does nothing.
-func (*labelled) Began(*tenure.Hold, tenure.Beginning) {}
-
-// Ended does nothing.
-func (*labelled) Ended(*tenure.Hold) {}
 
 // labelExpiry outlasts the leases of a dead Client, except longer fixed ones.
 func (e *Ear) labelExpiry() time.Duration {

@@ -1,7 +1,6 @@
 package tenure
 
 import (
-	"slices"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/kinds"
@@ -45,25 +44,17 @@ type Cache interface {
 func (c *Client) Use(feature any) {
 	c.Features = append(c.Features, feature)
 	if o, ok := feature.(Observer); ok {
-		at := len(c.observers)
-		if o.Observes(&Terms{}) {
-			at = 0 // first come those of all locks, see observersOf
-		}
-		c.observers = slices.Insert(c.observers, at, o)
+		c.observers = append(c.observers, o)
 	}
 	if k, ok := feature.(Cache); ok {
 		c.Cache = k
 	}
 }
 
-// observersOf returns the observers of locks on those terms. Those of all locks are one slice.
+// observersOf returns the observers of locks on those terms.
 func (c *Client) observersOf(t *Terms) (all []Observer) {
-	for i, o := range c.observers {
-		switch {
-		case !o.Observes(t):
-		case len(all) == i:
-			all = c.observers[: i+1 : i+1]
-		default:
+	for _, o := range c.observers {
+		if o.Observes(t) {
 			all = append(all, o)
 		}
 	}
