@@ -304,9 +304,7 @@ func (a *MultiMutex) fail(causes ...error) error { return &lockError{name: a.nam
 
 func (a *MultiMutex) lock(who tenure.Caller) (context.Context, UnlockFunc, error) {
 	a.check()
-	if who.Ctx == nil {
-		panic("rlock: the ctx is nil")
-	}
+	needs(who.Ctx)
 	var trace *tracing
 	if i := slices.IndexFunc(a.members, func(m *member) bool { return m.lease != nil }); i >= 0 {
 		trace = a.members[i].trace.follow(&who, a.name, "all")

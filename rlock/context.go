@@ -21,10 +21,15 @@ func Detach(ctx context.Context) context.Context {
 // It works for every call that waits for a lock or permits, and [Client.Adopt]. A ctx derived from it also bounds only the waiting. To bound the
 // section, use [WithMaxHold], or a timeout on its ctx.
 func WaitOnly(ctx context.Context) context.Context {
+	needs(ctx)
+	return tenure.WaitOnly(ctx, nil)
+}
+
+// needs panics for what can only be a mistake in the program.
+func needs(ctx context.Context) {
 	if ctx == nil {
 		panic("rlock: the ctx is nil")
 	}
-	return tenure.WaitOnly(ctx, nil)
 }
 
 // TrustedUntil returns the time until which all holds that ctx carries are trusted: the end of the last confirmed lease, by this process's

@@ -93,9 +93,8 @@ func WithTicketTime(d time.Duration) ExportOption {
 // work has come. Other errors are those of [Mutex.Lock]; the ticket may have been used by then: try again, as [WithWaitForRedis] makes Adopt do
 // by itself while Redis does not answer. It then continues a hold that one of its tries has got, unless the lease has ended.
 func (c *Client) Adopt(ctx context.Context, text string, options ...Option) (context.Context, UnlockFunc, error) {
-	if c.check(); ctx == nil {
-		panic("rlock: the ctx is nil")
-	}
+	c.check()
+	needs(ctx)
 	t, err := ticket.Parse(text)
 	var kind *kinds.Kind
 	if err == nil {

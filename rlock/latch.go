@@ -35,9 +35,8 @@ func (l *CountDownLatch) Name() string {
 }
 
 func (l *CountDownLatch) check(ctx context.Context) {
-	if l.Name(); ctx == nil {
-		panic("rlock: the ctx is nil")
-	}
+	l.Name()
+	needs(ctx)
 }
 
 // TrySetCount sets the count, if the latch has none, and reports whether it did. A latch that is set to 0 is open, but has a count until a

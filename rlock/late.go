@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -21,8 +20,9 @@ import (
 // connection shows whether there is a cluster. So the engine asks for it when it learns of the Redis (tenure.Topology), before it does
 // anything else. Calls that the engine makes without that, after Close, get an error.
 type lateRedis struct {
-	option rueidis.ClientOption
-	now    atomic.Pointer[rueidis.Client] // never nil; one that cannot connect until connected is set
+	rueidis.Client // cannot connect; it has the methods that nobody here calls
+	option         rueidis.ClientOption
+	now            atomic.Pointer[rueidis.Client] // never nil; one that cannot connect until connected is set
 
 	mu        sync.Mutex // guards the following; no other lock is taken under it
 	attempt   *connecting
@@ -54,7 +54,7 @@ func openLate(option rueidis.ClientOption, o Options) (*Client, error) {
 	none, _ = unconnected(rueidis.ClientOption{ // which returns a client beside the error
 		InitAddress: option.InitAddress[:1], ForceSingleClient: true, DisableCache: true, DisableRetry: true,
 	})
-	rdb := &lateRedis{option: option}
+	rdb := &lateRedis{Client: none, option: option}
 	rdb.now.Store(&none)
 	c, err := New(rdb, o)
 	if err != nil {
@@ -143,30 +143,6 @@ func (l *lateRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 
 func (l *lateRedis) DoMulti(ctx context.Context, multi ...rueidis.Completed) []rueidis.RedisResult {
 	return (*l.now.Load()).DoMulti(ctx, multi...)
-}
-
-func (l *lateRedis) DoCache(ctx context.Context, cmd rueidis.Cacheable, ttl time.Duration) rueidis.RedisResult {
-	return (*l.now.Load()).DoCache(ctx, cmd, ttl)
-}
-
-func (l *lateRedis) DoMultiCache(ctx context.Context, multi ...rueidis.CacheableTTL) []rueidis.RedisResult {
-	return (*l.now.Load()).DoMultiCache(ctx, multi...)
-}
-
-func (l *lateRedis) DoStream(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResultStream {
-	return (*l.now.Load()).DoStream(ctx, cmd)
-}
-
-func (l *lateRedis) DoMultiStream(ctx context.Context, multi ...rueidis.Completed) rueidis.MultiRedisResultStream {
-	return (*l.now.Load()).DoMultiStream(ctx, multi...)
-}
-
-func (l *lateRedis) Receive(ctx context.Context, subscribe rueidis.Completed, fn func(rueidis.PubSubMessage)) error {
-	return (*l.now.Load()).Receive(ctx, subscribe, fn)
-}
-
-func (l *lateRedis) Dedicated(fn func(rueidis.DedicatedClient) error) error {
-	return (*l.now.Load()).Dedicated(fn)
 }
 
 func (l *lateRedis) Dedicate() (rueidis.DedicatedClient, func()) { return (*l.now.Load()).Dedicate() }

@@ -140,12 +140,8 @@ func notLocked(m *tenure.Lock) error { return m.Fail(ErrNotHeld, errLockFailed) 
 
 // check panics for what can only be a mistake in the program.
 func (m *Mutex) check(ctx context.Context) {
-	switch {
-	case m == nil || m.lock == nil:
-		panic("rlock: a Mutex that was not made by a Client")
-	case ctx == nil:
-		panic("rlock: the ctx is nil")
-	}
+	m.Name()
+	needs(ctx)
 }
 
 // IsLocked reports whether anybody holds the lock: whether its key exists; of a side of a read/write lock, whether that side is held.

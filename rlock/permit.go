@@ -44,9 +44,8 @@ func (s *PermitSemaphore) Name() string {
 }
 
 func (s *PermitSemaphore) check(ctx context.Context) {
-	if s.Name(); ctx == nil {
-		panic("rlock: the ctx is nil")
-	}
+	s.Name()
+	needs(ctx)
 }
 
 // fits reports an error for a number of permits that is not from least to most.
@@ -57,34 +56,31 @@ func (s *PermitSemaphore) fits(n, least, most int64) error {
 	return nil
 }
 
+// change makes a change with a number of permits from least on.
+func (s *PermitSemaphore) change(ctx context.Context, what lua.Change, n, least int64) (o counter.Outcome, err error) {
+	s.check(ctx)
+	if err := s.fits(n, least, MaxPermits); err != nil {
+		return o, err
+	}
+	return s.semaphore.Change(ctx, what, n)
+}
+
 // TrySetPermits is [Semaphore.TrySetPermits].
 func (s *PermitSemaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
-	s.check(ctx)
-	if err := s.fits(n, 0, MaxPermits); err != nil {
-		return false, err
-	}
-	o, err := s.semaphore.Change(ctx, lua.TrySet, n)
+	o, err := s.change(ctx, lua.TrySet, n, 0)
 	return o.Done == 1, err
 }
 
 // SetPermits sets the number of all permits, free and held, to n, which is 0 or more. If more than n are held, nobody loses one, and nobody gets
 // one until enough were given back. Errors and times are those of [Semaphore.TrySetPermits].
 func (s *PermitSemaphore) SetPermits(ctx context.Context, n int64) error {
-	s.check(ctx)
-	if err := s.fits(n, 0, MaxPermits); err != nil {
-		return err
-	}
-	_, err := s.semaphore.Change(ctx, lua.SetTotal, n)
+	_, err := s.change(ctx, lua.SetTotal, n, 0)
 	return err
 }
 
 // AddPermits is [Semaphore.AddPermits], of the number of all permits.
 func (s *PermitSemaphore) AddPermits(ctx context.Context, n int64) error {
-	s.check(ctx)
-	if err := s.fits(n, -MaxPermits, MaxPermits); err != nil {
-		return err
-	}
-	_, err := s.semaphore.Change(ctx, lua.Add, n)
+	_, err := s.change(ctx, lua.Add, n, -MaxPermits)
 	return err
 }
 

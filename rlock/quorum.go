@@ -149,12 +149,10 @@ func (q *QuorumMutex) TryDo(ctx context.Context, wait time.Duration, fn func(ctx
 
 // made panics if the handle was not made by Quorum, or ctx is nil.
 func (q *QuorumMutex) made(ctx context.Context) {
-	switch {
-	case q == nil || !q.isMade():
+	if q == nil || !q.isMade() {
 		panic("rlock: a QuorumMutex that was not made by Quorum")
-	case ctx == nil:
-		panic("rlock: the ctx is nil")
 	}
+	needs(ctx)
 }
 
 // isMade reports whether Quorum made the handle.

@@ -42,9 +42,8 @@ func (s *Semaphore) Name() string {
 }
 
 func (s *Semaphore) check(ctx context.Context) {
-	if s.Name(); ctx == nil {
-		panic("rlock: the ctx is nil")
-	}
+	s.Name()
+	needs(ctx)
 }
 
 // fits reports an error for a number of permits that is not from least to MaxPermits.

@@ -7,9 +7,8 @@ import "context"
 // Shutdown does what [Client.Close] does, and returns nil. When ctx is done first, the remaining sections are cancelled, and have one more
 // second to unlock; then it closes the Client and returns ctx.Err(). It may be called more than once.
 func (c *Client) Shutdown(ctx context.Context) error {
-	if c.check(); ctx == nil {
-		panic("rlock: the ctx is nil")
-	}
+	c.check()
+	needs(ctx)
 	defer c.disconnect()
 	return c.engine.Shutdown(ctx)
 }

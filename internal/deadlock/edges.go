@@ -71,12 +71,14 @@ func (b *blocked) IsBlocked(owner string) bool {
 	if b.lock.Kind.Side != lua.Reader || !isReader(owner) {
 		return slices.Contains(b.Blockers(), owner)
 	}
-	b.mu.Lock()
-	ahead, marks := b.ahead, b.marks
-	b.mu.Unlock()
+	ahead, marks := b.writers()
 	blockers := b.Blockers()
-	if ahead == nil || ahead != b.nextWriter() {
-		if !b.ask() || !b.hasOneOf(marks) {
+	if still, _ := b.writers(); ahead == nil || ahead != still {
+		if !b.ask() {
+			return false
+		}
+		_, now := b.writers()
+		if !slices.ContainsFunc(now, func(m string) bool { return slices.Contains(marks, m) }) {
 			return false
 		}
 		blockers = b.Blockers()
@@ -84,16 +86,11 @@ func (b *blocked) IsBlocked(owner string) bool {
 	return slices.Contains(blockers, owner)
 }
 
-func (b *blocked) nextWriter() *pubsub.Waiter {
+// writers returns those that a reader is behind.
+func (b *blocked) writers() (ahead *pubsub.Waiter, marks []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.ahead
-}
-
-func (b *blocked) hasOneOf(marks []string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.ContainsFunc(b.marks, func(m string) bool { return slices.Contains(marks, m) })
+	return b.ahead, b.marks
 }
 
 // isReader reports whether an owner of a read/write lock is a reader.

@@ -4,13 +4,14 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/go-rlock/rlock/internal/testing/bubble"
 	"github.com/go-rlock/rlock/internal/testing/require"
 )
 
 // I1: waiting calls get the right to call for a tenure in order, and each step wakes only the next. A call that leaves delays no other,
 // even if it leaves just as it gets the right.
 func TestCallsTakeTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		h := new(Tenure)
 		ok, none := h.CallSlot()
 		require.True(t, ok && none == nil)
