@@ -234,7 +234,7 @@ func (r *Renewer) finish(
 				r.ends.move(l, until)
 			}
 			l.tries, l.failure, l.state = 0, nil, kept
-			r.schedule(l, j)
+			r.schedule(l, j, r.ttlOf(l), never)
 		default:
 			// A refused call may be due to one of its items (a forbidden key, a key in a slot that is moving, a value
 			// that the script chokes on). Such an item would fail each of its batches until all their leases are

@@ -36,7 +36,7 @@ func (r *Renewer) KeepShort(l *Lease, k Keeper, until time.Time, first, ttl time
 		l.state = given
 	}
 	if ttl > 0 || l.guarded {
-		r.scheduleFor(l, newJitter(), cmp.Or(first, r.ttl), never)
+		r.schedule(l, newJitter(), cmp.Or(first, r.ttl), never)
 	}
 	r.ends.push(l, l.until)
 	r.wakeBy(l.until)
@@ -83,7 +83,7 @@ func (r *Renewer) Update(l *Lease, until time.Time, ttl time.Duration) {
 	}
 	r.unschedule(l)
 	if ttl > 0 || l.guarded {
-		r.scheduleFor(l, newJitter(), r.ttlOf(l), by)
+		r.schedule(l, newJitter(), r.ttlOf(l), by)
 	}
 }
 
@@ -174,14 +174,6 @@ func (l *Lease) isKept() bool { return l.state == given || l.state == kept }
 // alone reports whether l needs a call of its own because its last renewal was refused.
 func (l *Lease) alone() bool { return l.failure != nil && l.failure.refused }
 
-// schedule makes the renewal of a lease that is nowhere due a period after its last success was sent. Called under
-// mu.
-//
-// It derives that time from the end of trust. For a lease acquired for, or renewed to, the watchdog time, that is
-// exact. A lease with more time left comes later, as the rule "never shorten an expiry" wants: an earlier renewal
-// would gain nothing.
-func (r *Renewer) schedule(l *Lease, j jitter) { r.scheduleFor(l, j, r.ttlOf(l), never) }
-
 // millis is a compact ttl: whole milliseconds, up to 49 days. Longer ttls are cut to that.
 type millis uint32
 
@@ -192,10 +184,13 @@ func (m millis) duration() time.Duration { return time.Duration(m) * time.Millis
 // ttlOf returns the ttl of a call about l; its periods are thirds of that.
 func (r *Renewer) ttlOf(l *Lease) time.Duration { return cmp.Or(l.ttl.duration(), r.ttl) }
 
-// scheduleFor is schedule after a success for ttl, which sets the period. The lease is due at by at the latest.
+// schedule makes the renewal of a lease that is nowhere due a period after its last success, for ttl, was sent; at by at the latest. Called
+// under mu.
 //
-// A guarded lease that lasts longer than a period is due a period from now at the latest.
-func (r *Renewer) scheduleFor(l *Lease, j jitter, ttl, by time.Duration) {
+// It derives that time from the end of trust. For a lease acquired for, or renewed to, the watchdog time, that is
+// exact. A lease with more time left comes later, as the rule "never shorten an expiry" wants: an earlier renewal
+// would gain nothing. A guarded lease that lasts longer than a period is due a period from now at the latest.
+func (r *Renewer) schedule(l *Lease, j jitter, ttl, by time.Duration) {
 	period := j.of(ttl/3 + ttl/3/18) // not /19, so that there are never more calls than n/batch
 	due := by
 	if l.ttl > 0 && !l.atLimit() {

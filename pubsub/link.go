@@ -34,7 +34,7 @@ type link struct {
 	suspected bool            // the node may be cut off, see cutoff.go
 }
 
-// linkTo returns the link to a node, and starts it if there is none. connections.mu is held. The caller must enqueue a
+// linkTo returns the link to a node, and starts it if there is none. connections.mu is held. The caller must give it a
 // subscription before releasing it, or the link might end.
 func (c *connections) linkTo(addr string) *link {
 	l := c.links[addr]
@@ -44,11 +44,6 @@ func (c *connections) linkTo(addr string) *link {
 		c.wg.Go(l.run)
 	}
 	return l
-}
-
-func (l *link) enqueue(s *subscription) {
-	l.dirty = append(l.dirty, s)
-	l.wake()
 }
 
 func (l *link) wake() {
@@ -190,7 +185,7 @@ func (l *link) connectAndServe() error {
 		case err := <-lost:
 			return err
 		case <-failover:
-			if !sameNodes(nodes, c.rdb.Nodes()) {
+			if !maps.EqualFunc(nodes, c.rdb.Nodes(), func(rueidis.Client, rueidis.Client) bool { return true }) {
 				return errFailover
 			}
 		case <-c.ctx.Done():
@@ -243,10 +238,6 @@ func (l *link) name(conn rueidis.DedicatedClient) error {
 		return nil // or it may not be asked
 	}
 	return conn.Do(ctx, conn.B().ClientSetname().ConnectionName("rlock"+l.conns.grants).Build()).NonRedisError()
-}
-
-func sameNodes(a, b map[string]rueidis.Client) bool {
-	return maps.EqualFunc(a, b, func(rueidis.Client, rueidis.Client) bool { return true })
 }
 
 // take returns subscriptions with something to do, at most a batch, their op set, and whether to ask the node first

@@ -173,7 +173,8 @@ func (s *subscription) update() {
 		}
 		if s.link != nil { // otherwise the router comes here again when it knows the node
 			s.queued = true
-			s.link.enqueue(s)
+			s.link.dirty = append(s.link.dirty, s)
+			s.link.wake()
 		}
 	}
 	s.dropIdle()

@@ -83,8 +83,6 @@ func (e *DeadlockError) Is(target error) bool {
 	return target == ErrDeadlock || target == ErrNotAcquired
 }
 
-func isDeadlock(err error) bool { return errors.Is(err, ErrDeadlock) }
-
 // newDeadlockError describes a cycle that a search has found.
 func newDeadlockError(name string, cycle []deadlock.Step) error {
 	e := &DeadlockError{Name: name}

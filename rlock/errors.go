@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -110,7 +109,7 @@ func (e *NotAcquiredError) Error() string {
 		left = ", with " + e.TTL.Round(time.Millisecond).String() + " left"
 	}
 	switch {
-	case slices.ContainsFunc(e.causes, isDeadlock): // which says who holds it
+	case errors.Is(e, ErrDeadlock): // which says who holds it
 	case e.counter == tenure.LatchCounter && e.seen:
 		texts = append(texts, fmt.Sprintf("%d left to count down", e.Count))
 	case e.counter == tenure.Permits && e.seen:

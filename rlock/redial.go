@@ -77,12 +77,6 @@ func (r *redialer) add(conn net.Conn, to string) *watchedConn {
 	return w
 }
 
-func (r *redialer) remove(w *watchedConn) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.via[w.to].open, w)
-}
-
 // leave closes the connections to the address of w, which has read READONLY. A late answer on one that was closed says nothing of its
 // successors.
 func (r *redialer) leave(w *watchedConn) {
@@ -143,7 +137,9 @@ func onlyError(b []byte) string {
 
 // Close is rueidis's.
 func (w *watchedConn) Close() error {
-	w.of.remove(w)
+	w.of.mu.Lock()
+	delete(w.of.via[w.to].open, w)
+	w.of.mu.Unlock()
 	return w.Conn.Close()
 }
 

@@ -97,7 +97,7 @@ func (m PermitSemaphore) admit(ctx context.Context, w *counterWaiter) (*PermitHo
 // Section starts a hold with n permits that the caller has. If it fails, the caller gives them back.
 func (m Counter) Section(ctx context.Context, n int64) (*PermitHold, error) {
 	h := &PermitHold{n: n}
-	if err := m.begins(tenure.SectionParent(ctx), h, time.Now().Add(longest), 0, 0); err != nil {
+	if err := m.begins(tenure.CallerNow(ctx).Parent(), h, time.Now().Add(longest), 0, 0); err != nil {
 		return nil, err
 	}
 	return h, nil

@@ -47,7 +47,7 @@ func (e *Ear) watchAskables() {
 			retry = nil
 			s.lookAt(func(a *askable) bool { return a.unsure })
 		case <-every.C:
-			s.lookAtAll()
+			s.lookAt(func(*askable) bool { return true })
 		case <-e.Calls.Done():
 			return
 		}
@@ -76,18 +76,13 @@ func (s *askables) lookSoon() {
 	}
 }
 
-// lookAtAll schedules a look at every tenure that was not asked for yet.
-func (s *askables) lookAtAll() {
-	s.lookAt(func(*askable) bool { return true })
-	s.lookSoon()
-}
-
 // mayHaveMissed schedules a look at every tenure that was not asked for yet: messages were missed.
 func (s *askables) mayHaveMissed() {
 	s.lookAt(func(a *askable) bool { a.wakes = true; return true })
 	s.lookSoon()
 }
 
+// lookAt schedules a look at those of the tenures that were not asked for yet.
 func (s *askables) lookAt(which func(*askable) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -79,10 +79,12 @@ func (e *Ear) ask(ctx context.Context, m *tenure.Lock, holder, what string) {
 
 // askInTurn is askAll when there is room for its messages, repeated after transient errors.
 func (e *Ear) askInTurn(ctx context.Context, m *tenure.Lock, holder, what, id string, tag uint64) (heard int, err error) {
-	if !e.askings.enter(e.Calls.Done()) {
+	select {
+	case e.askings.underWay <- struct{}{}:
+		defer func() { <-e.askings.underWay }()
+	case <-e.Calls.Done():
 		return 0, context.Canceled
 	}
-	defer e.askings.leave()
 	for again := (calls.Retry{}); ; {
 		if heard, err = e.askAll(ctx, m, holder, what, id, tag); err == nil || calls.IsRefusal(err) || !again.Wait(err, nil, e.Calls.Done()) {
 			return heard, err
@@ -132,18 +134,6 @@ func (a *askings) sent(owner string, unheard bool) (again bool) {
 	}
 	return false
 }
-
-// enter waits until a message may be sent. It reports false if the Client is closed.
-func (a *askings) enter(closed <-chan struct{}) bool {
-	select {
-	case a.underWay <- struct{}{}:
-		return true
-	case <-closed:
-		return false
-	}
-}
-
-func (a *askings) leave() { <-a.underWay }
 
 // failed makes the next refusal ask the owner again; if the user lacks the right, nobody is asked any more.
 func (a *askings) failed(e *Ear, owner string, err error) {

@@ -69,8 +69,10 @@ func compete(m *tenure.Lock, who tenure.Caller, within *tenure.Hold) (*tenure.Le
 		}
 	}
 	defer func() { // also if a Trace panics
-		if l.waited {
-			l.watchedNoMore()
+		for w := range watchers(m.Client) {
+			if l.waited {
+				w.WaitOver(l)
+			}
 		}
 	}()
 	return l.compete()

@@ -56,13 +56,6 @@ func (l *Attempt) refusedOnce() {
 // watcherError is the error of a Lock that a Watcher has fail.
 type watcherError struct{ error }
 
-// watchedNoMore tells the watchers that the Lock is over.
-func (l *Attempt) watchedNoMore() {
-	for w := range watchers(l.Lock.Client) {
-		w.WaitOver(l)
-	}
-}
-
 // beginning returns how a hold of the Lock begins.
 func (l *Attempt) beginning(a tenure.AcquireResult) tenure.Beginning {
 	switch {

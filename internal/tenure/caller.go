@@ -170,14 +170,6 @@ func sectionParent(ctx context.Context) context.Context {
 	return sectionOnly{valuesOf{ends, context.WithoutCancel(ctx)}}
 }
 
-// SectionParent returns the parent of a section whose Lock got ctx.
-func SectionParent(ctx context.Context) context.Context {
-	if parent := sectionParent(ctx); parent != nil {
-		return parent
-	}
-	return ctx
-}
-
 // Parent returns the parent of the Lock's section.
 func (c Caller) Parent() context.Context {
 	if c.parent != nil {

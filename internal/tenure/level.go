@@ -135,8 +135,8 @@ func (c *outerCtx) Value(key any) any {
 
 // IsDowngraded reports, once, whether a Downgrade has closed the level.
 func (l *Level) IsDowngraded() bool {
-	outer, ok := l.Context.Value(outerKey{}).(*outerCtx)
-	return ok && l.Hold.Tenure.Lock.Kind.Side == lua.Writer && outer.downgraded.Swap(false)
+	outer := l.outerCtx()
+	return outer != nil && l.Hold.Tenure.Lock.Kind.Side == lua.Writer && outer.downgraded.Swap(false)
 }
 
 // String keeps fmt from reading the fields, as [Level.String] does.

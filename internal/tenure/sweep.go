@@ -41,21 +41,17 @@ func (t *Tenure) SweepIfUnresolved() {
 	}
 }
 
-// forget ends a tenure that was lost between one hold and the next. It may still exist in Redis, for example if a renewal's reply was lost.
-func (t *Tenure) forget() {
-	m := t.Lock
-	t.UnresolvedUntil(time.Now().Add(Longer(m.TTL, m.Grace))).OutcomeUnknown = true
-	t.Lock.Client.SweepInCall(t.Orphan())
-}
-
 // Forget ends a lost tenure that a Cache had. It returns at once.
 func (t *Tenure) Forget() { t.Lock.Client.Calls.Background(t.ForgetInTurn) }
 
-// ForgetInTurn is forget when no call is under way any more: it may be one for a level of an earlier hold (I1). It ends soon after that.
+// ForgetInTurn ends a tenure that was lost between one hold and the next. It may still exist in Redis, for example if a renewal's reply was
+// lost. It first waits for a call under way, which may be for a level of an earlier hold (I1).
 func (t *Tenure) ForgetInTurn() {
 	t.AwaitCallSlot()
 	defer t.ReleaseCallSlot()
-	t.forget()
+	m := t.Lock
+	t.UnresolvedUntil(time.Now().Add(Longer(m.TTL, m.Grace))).OutcomeUnknown = true
+	m.Client.SweepInCall(t.Orphan())
 }
 
 // IsClean reports whether nothing about the field is unresolved.

@@ -99,13 +99,6 @@ func (t *Tenure) Lasts() time.Duration {
 	return Longer(lasts, t.Lock.Grace)
 }
 
-// current returns a hold on the tenure, or its last.
-func (t *Tenure) current() *Hold {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.hold
-}
-
 // givenTo returns the contexts given to its Locks.
 func (t *Tenure) givenTo() (all []context.Context) {
 	t.mu.Lock()
@@ -120,8 +113,10 @@ func (t *Tenure) givenTo() (all []context.Context) {
 
 // Section returns the ctx of its section.
 func (t *Tenure) Section() context.Context {
-	if h := t.current(); h != nil {
-		return &h.First
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.hold != nil {
+		return &t.hold.First
 	}
 	return context.Background()
 }
