@@ -17,7 +17,8 @@ import (
 //   - the timer will end a courtesy;
 //   - a subscription is being asked for, or is live and the topic has yet to hear of that;
 //   - the subscription is live, and an attempt made after its confirmation was answered "held", or got the lock for a
-//     hold of this process that has not ended yet (localHold).
+//     hold of this process that has not ended yet (localHold). An unlock that gave the lock to another process, or
+//     notified all, counts as such an attempt.
 //
 // A process with a place in Redis's queue ignores '00'. It wakes by a grant, by '? <ms>', or by its timer, which
 // fires before Redis forgets the place. If Redis drops the place because nobody listens, the subscription is not

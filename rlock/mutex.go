@@ -108,11 +108,8 @@ func (m *Mutex) lockTraced(who tenure.Caller, lock func(*tenure.Lock, tenure.Cal
 func lockTraced(
 	to *Trace, m *tenure.Lock, who tenure.Caller, lock func(*tenure.Lock, tenure.Caller) (*tenure.Level, error),
 ) (context.Context, UnlockFunc, error) {
-	var trace *tracing
-	if to != nil {
-		trace = to.follow(&who, m.Name, m.Kind.Name)
-		who.Trace = trace
-	}
+	trace := to.follow(&who, m.Name, m.Kind.Name)
+	who.Trace = trace.tracer()
 	var l *tenure.Level
 	var err error
 	if who.Persists {

@@ -86,11 +86,8 @@ func (s *Semaphore) acquire(who tenure.Caller, n int64) error {
 	if err := s.fits(n, 0); n == 0 || err != nil {
 		return err
 	}
-	if s.client.trace == nil {
-		return s.semaphore.Await(who, n)
-	}
 	trace := s.client.trace.follow(&who, s.semaphore.Name, s.semaphore.Kind.Name)
-	who.Trace = trace
+	who.Trace = trace.tracer()
 	err := s.semaphore.Await(who, n)
 	has := err == nil
 	defer func() {

@@ -130,25 +130,14 @@ const (
 
 // String returns free, reentry, handoff, grant, woken, shared, kept or adopted.
 func (p Path) String() string {
-	switch p {
-	case PathFree:
-		return "free"
-	case PathReentry:
-		return "reentry"
-	case PathHandOff:
-		return "handoff"
-	case PathGrant:
-		return "grant"
-	case PathWoken:
-		return "woken"
-	case PathShared:
-		return "shared"
-	case PathKept:
-		return "kept"
-	case PathAdopted:
-		return "adopted"
+	names := [...]string{
+		PathFree: "free", PathReentry: "reentry", PathHandOff: "handoff", PathGrant: "grant", PathWoken: "woken", PathShared: "shared",
+		PathKept: "kept", PathAdopted: "adopted",
 	}
-	return "unknown"
+	if p < PathFree || int(p) >= len(names) {
+		return "unknown"
+	}
+	return names[p]
 }
 
 // tracing follows a traced Lock, and then its section. On a nil *tracing, all methods but those that the engine calls do nothing.

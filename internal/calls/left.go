@@ -82,12 +82,8 @@ func (c *Calls) Admit(ctx context.Context, slot uint16, limit time.Time) (behind
 	if !c.AnyLeft() || !CanLeave(ctx, limit) {
 		return false, nil
 	}
-	var over <-chan time.Time
-	if !limit.IsZero() {
-		timer := time.NewTimer(time.Until(limit))
-		defer timer.Stop()
-		over = timer.C
-	}
+	over, stop := At(limit)
+	defer stop()
 	return c.admit(ctx, slot, over)
 }
 

@@ -61,6 +61,15 @@ func (r *Retry) Wait(err error, stop1, stop2 <-chan struct{}) bool {
 	return false
 }
 
+// At returns a channel that is ready at t, and what ends that; nil if t is zero.
+func At(t time.Time) (over <-chan time.Time, stop func()) {
+	if t.IsZero() {
+		return nil, func() {}
+	}
+	timer := time.NewTimer(time.Until(t))
+	return timer.C, func() { timer.Stop() }
+}
+
 // Earlier returns the earlier of two times.
 func Earlier(a, b time.Time) time.Time {
 	if a.Before(b) {

@@ -67,7 +67,7 @@ func (k *keptTenures) add(e *Ear, x *keptTenure, d time.Duration) (instead *kept
 		k.unlink(e, instead)
 	}
 	k.of[key], x.used, x.until = x, now, now.Add(d)
-	e.Caches(1)
+	e.Client.Kept.Add(1)
 	k.setTimer(x.until)
 	return instead, true
 }
@@ -75,7 +75,7 @@ func (k *keptTenures) add(e *Ear, x *keptTenure, d time.Duration) (instead *kept
 // unlink takes a tenure out of the list for the caller. mu is held.
 func (k *keptTenures) unlink(e *Ear, x *keptTenure) {
 	delete(k.of, x.tenure.Lock.Key)
-	e.Caches(-1)
+	e.Client.Kept.Add(-1)
 }
 
 // take takes the kept tenure of a lock out of the list; nil if there is none.

@@ -99,11 +99,8 @@
 //     call that saw the place, unless the joining call is unresolved (place.go). WithMaxHold ends trust earlier. At its end the ctx of
 //     each level is done, and all that package context derived from it, even if Redis is silent or the ctx's parent blocks, and before a
 //     Lock of the same Client returns with the lock (tenure/loss.go).
-//   - I6 (I-wake). While a queue of the hub is not empty, one of these is true. (a) A waiter has the turn, is claimed or is due. (b) A
-//     timer will end a courtesy. (c) A subscription is being asked for. (d) The subscription is live, and an attempt after its
-//     confirmation was answered "held", or got the lock for a hold of this process that has not ended. An unlock that gave the lock to
-//     another process, or notified all, counts as such an attempt. In a fair queue this holds for each waiter. pubsub/topic.go has the
-//     rest.
+//   - I6 (I-wake). While a queue of the hub is not empty, a waiter is about to ask, or will hear of the unlock; in a fair queue each of
+//     them. pubsub/topic.go has the cases.
 //   - I7. At most one waiter of a process has the turn for a lock, until its attempt is resolved, even if its caller has gone. Waiters
 //     for a share may ask apart (pubsub/waiter.go). At most one waiter has the process's place (in a fair queue each its own), until it
 //     has the lock, left, or learns that it did not join. One that leaves asleep bequeaths it to the next here, if that wants the same

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"reflect"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
 )
 
 var errGaveUp = errors.New("the caller's time is over")
@@ -29,12 +31,8 @@ func (e *election) sleep(until time.Time, cases ...reflect.SelectCase) int {
 
 // sleepBeyondWait is sleep for a round that is under way, which e.limit bounds.
 func (e *election) sleepBeyondWait(until time.Time, cases ...reflect.SelectCase) int {
-	var over <-chan time.Time
-	if !until.IsZero() {
-		timer := time.NewTimer(time.Until(until))
-		defer timer.Stop()
-		over = timer.C
-	}
+	over, stop := calls.At(until)
+	defer stop()
 	for {
 		if e.quorum.isShut() {
 			return gaveUp

@@ -108,11 +108,11 @@ func (c Caller) CallEnds() time.Time {
 
 // AwaitEnd waits for the end of what precedes a Lock, at most until then, or until the caller leaves. Close ends it, too.
 func (c Caller) AwaitEnd(ended <-chan struct{}, until time.Time) {
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
+	over, stop := calls.At(until)
+	defer stop()
 	select {
 	case <-ended:
-	case <-timer.C:
+	case <-over:
 	case <-c.Ctx.Done():
 	}
 }

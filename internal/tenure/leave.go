@@ -2,7 +2,6 @@ package tenure
 
 import (
 	"runtime/debug"
-	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
 )
@@ -37,12 +36,8 @@ func (c Caller) LeaveTo(f func(), clients ...*Client) {
 		}()
 		f()
 	}()
-	var over <-chan time.Time
-	if !c.Limit.IsZero() {
-		timer := time.NewTimer(time.Until(c.Limit))
-		defer timer.Stop()
-		over = timer.C
-	}
+	over, stop := calls.At(c.Limit)
+	defer stop()
 	select {
 	case v := <-ended:
 		if v != nil {

@@ -24,7 +24,7 @@ type Observer interface {
 }
 
 // A Cache keeps the tenures of ended holds for the next Lock of the process. It has the right to make calls for those that it keeps (I1),
-// and counts them with Caches.
+// and counts them in Client.Kept: without any it is not asked.
 type Cache interface {
 	// Keep keeps the tenure on which h stood, or reports false.
 	Keep(h *Hold) bool
@@ -110,9 +110,6 @@ const (
 	Granted                     // the same, and another process gave it the lock
 	Unheard                     // from an owner that did not unlock: nobody was woken, and those that wait know only that owner
 )
-
-// Caches counts tenures that a Cache has taken, or given up. Without any it is not asked.
-func (c *Client) Caches(n int32) { c.Kept.Add(n) }
 
 // FreeKept begins to release what the process keeps of a lock.
 func (c *Client) FreeKept(key string) (ended <-chan struct{}) {
