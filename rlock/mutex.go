@@ -108,8 +108,11 @@ func (m *Mutex) lockTraced(who tenure.Caller, lock func(*tenure.Lock, tenure.Cal
 func lockTraced(
 	to *Trace, m *tenure.Lock, who tenure.Caller, lock func(*tenure.Lock, tenure.Caller) (*tenure.Level, error),
 ) (context.Context, UnlockFunc, error) {
-	trace := to.follow(&who, m.Name, m.Kind.Name)
-	who.Trace = trace.tracer()
+	var trace *tracing
+	if to != nil {
+		trace = to.follow(&who, m.Name, m.Kind.Name)
+		who.Trace = trace
+	}
 	var l *tenure.Level
 	var err error
 	if who.Persists {
@@ -137,8 +140,12 @@ func notLocked(m *tenure.Lock) error { return m.Fail(ErrNotHeld, errLockFailed) 
 
 // check panics for what can only be a mistake in the program.
 func (m *Mutex) check(ctx context.Context) {
-	m.Name()
-	needs(ctx)
+	switch {
+	case m == nil || m.lock == nil:
+		panic("rlock: a Mutex that was not made by a Client")
+	case ctx == nil:
+		panic("rlock: the ctx is nil")
+	}
 }
 
 // IsLocked reports whether anybody holds the lock: whether its key exists; of a side of a read/write lock, whether that side is held.

@@ -42,8 +42,9 @@ func (s *Semaphore) Name() string {
 }
 
 func (s *Semaphore) check(ctx context.Context) {
-	s.Name()
-	needs(ctx)
+	if s.Name(); ctx == nil {
+		panic("rlock: the ctx is nil")
+	}
 }
 
 // fits reports an error for a number of permits that is not from least to MaxPermits.
@@ -86,8 +87,11 @@ func (s *Semaphore) acquire(who tenure.Caller, n int64) error {
 	if err := s.fits(n, 0); n == 0 || err != nil {
 		return err
 	}
+	if s.client.trace == nil {
+		return s.semaphore.Await(who, n)
+	}
 	trace := s.client.trace.follow(&who, s.semaphore.Name, s.semaphore.Kind.Name)
-	who.Trace = trace.tracer()
+	who.Trace = trace
 	err := s.semaphore.Await(who, n)
 	has := err == nil
 	defer func() {

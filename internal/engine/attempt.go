@@ -69,8 +69,8 @@ func compete(m *tenure.Lock, who tenure.Caller, within *tenure.Hold) (*tenure.Le
 		}
 	}
 	defer func() { // also if a Trace panics
-		for w := range watchers(m.Client) {
-			if l.waited {
+		if l.waited {
+			for w := range watchers(m.Client) {
 				w.WaitOver(l)
 			}
 		}

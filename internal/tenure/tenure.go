@@ -81,11 +81,13 @@ func (t *Tenure) Field() string { return t.Lock.Kind.Owner(t.Lock.Client.ID, t.T
 func (t *Tenure) Cached(first func() any) any {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := t.needsCallers()
-	if c.cached == nil {
-		c.cached = first()
+	if t.callers == nil {
+		t.callers = new(callers)
 	}
-	return c.cached
+	if t.callers.cached == nil {
+		t.callers.cached = first()
+	}
+	return t.callers.cached
 }
 
 // Lasts returns how long Redis may keep the tenure after an unanswered renewal.
@@ -149,7 +151,10 @@ func (t *Tenure) Losing(now time.Time, told chan<- struct{}) (until time.Time, k
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.needsCallers().told = told
+	if t.callers == nil {
+		t.callers = new(callers)
+	}
+	t.callers.told = told
 	return until, t.loss == nil
 }
 

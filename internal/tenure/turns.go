@@ -14,14 +14,6 @@ type callers struct {
 	cached  any           // see Cached
 }
 
-// needsCallers returns the callers, made when they are first needed. mu is held.
-func (t *Tenure) needsCallers() *callers {
-	if t.callers == nil {
-		t.callers = new(callers)
-	}
-	return t.callers
-}
-
 // TryCallSlot takes the right to make calls for the tenure (I1) if it is free. It is for an unlock, which does not wait for the count
 // in Redis.
 func (t *Tenure) TryCallSlot() bool {
@@ -49,7 +41,10 @@ func (t *Tenure) CallSlot() (ok bool, turn chan struct{}) {
 
 // join waits for the right. mu is held.
 func (t *Tenure) join() chan struct{} {
-	c := t.needsCallers()
+	if t.callers == nil {
+		t.callers = new(callers)
+	}
+	c := t.callers
 	if c.turn == nil {
 		c.turn = make(chan struct{}, 1)
 	}
