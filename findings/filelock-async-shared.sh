@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # filelock: a FileLock that threads share excludes them, and an AsyncFileLock that tasks share lets all of them in
 #
-# Run:      filelock 4.3.1 (PyPI): five threads or tasks enter one lock at once, each for half a second: FileLock, AsyncFileLock,
+# Run:      filelock 4.3.1 (PyPI): five threads or tasks enter one lock at once, each for a second: FileLock, AsyncFileLock,
 #           AsyncSoftFileLock, AsyncReadWriteLock, and AsyncFileLock with an object for each task, once more with is_singleton=True.
 # Guess:    one at a time. FileLock is reentrant for the thread that has it, so AsyncFileLock is for the task that has it.
 # Seen:     AsyncFileLock is reentrant for the object: all five have it. Objects of their own exclude each other, unless is_singleton makes
@@ -38,7 +38,7 @@ def threads(lock):
     def work():
         with lock:
             inside.enter()
-            time.sleep(0.5)
+            time.sleep(1)
             inside.leave()
 
     started = [threading.Thread(target=work) for _ in range(5)]
@@ -55,7 +55,7 @@ async def tasks(lock):
     async def work():
         async with lock():
             inside.enter()
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(1)
             inside.leave()
 
     await asyncio.gather(*(work() for _ in range(5)))

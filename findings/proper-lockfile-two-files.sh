@@ -20,7 +20,7 @@ const { lock } = require('proper-lockfile');
 const name = process.argv[2];
 (async () => {
   try {
-    await lock('shop', { lockfilePath: `shop/${name}`, stale: 4000 });
+    await lock('shop', { lockfilePath: `shop/${name}` });
     console.log('got it');
   } catch (error) {
     console.log(error.code);
@@ -39,13 +39,13 @@ const anotherProcess = (name) => execFileSync('node', ['other.js', name], { enco
 (async () => {
   const told = [];
   const onCompromised = (error) => told.push(error.code, error.path);
-  const hold = (name) => lock('shop', { lockfilePath: `shop/${name}`, stale: 4000, onCompromised });
+  const hold = (name) => lock('shop', { lockfilePath: `shop/${name}`, onCompromised });
   const build = await hold('build.lock');
   const publish = await hold('publish.lock');
   console.log('another process, "publish.lock":', anotherProcess('publish.lock'));
   console.log('release of "build.lock":', await outcome(build()));
-  await sleep(6000);
-  console.log('another process, 6 s later, "publish.lock":', anotherProcess('publish.lock'));
+  await sleep(12_000);
+  console.log('another process, 12 s later, "publish.lock":', anotherProcess('publish.lock'));
   console.log('told to the holder:', ...told.map((each) => path.basename(each)));
   console.log('release of "publish.lock":', await outcome(publish()));
 })();
@@ -53,7 +53,7 @@ END
 expect node main.js <<'END'
 another process, "publish.lock": ELOCKED
 release of "build.lock": done
-another process, 6 s later, "publish.lock": got it
+another process, 12 s later, "publish.lock": got it
 told to the holder: ECOMPROMISED build.lock
 release of "publish.lock": ERELEASED
 END

@@ -2,7 +2,7 @@
 # redis-rate-limiters: whenever all places are taken for longer than expiry, a semaphore gets more of them, and keeps them
 #
 # Run:      redis-rate-limiters 0.5.0 with redis-py 8.1.0 (PyPI), Redis 8.2.3: SyncSemaphore with capacity=1 and expiry=2. A task has it for
-#           four seconds, and another one comes after three. Then two tasks have it for four seconds, then three. The places in Redis are
+#           seven seconds, and another one comes after five. Then two tasks have it for seven seconds, then three. The places in Redis are
 #           counted after each turn, and again after three seconds without any use.
 # Guess:    "set expiry on the semaphore keys in Redis to prevent deadlocks" is about those that died: at worst the other one gets in when
 #           the time of a slow one's place is over, and the semaphore is one of one.
@@ -40,10 +40,10 @@ def task(seconds):
 
 
 for turn in range(3):
-    slow = [threading.Thread(target=task, args=(4,)) for _ in range(turn + 1)]
+    slow = [threading.Thread(target=task, args=(7,)) for _ in range(turn + 1)]
     for thread in slow:
         thread.start()
-    time.sleep(3)
+    time.sleep(5)
     quick = threading.Thread(target=task, args=(0.1,))
     quick.start()
     for thread in [*slow, quick]:
