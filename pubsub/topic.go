@@ -24,9 +24,8 @@ import (
 // fires before Redis forgets the place. If Redis drops the place because nobody listens, the subscription is not
 // live, and an attempt follows its confirmation. If Redis loses the queue, the timer finds out.
 //
-// If each waiter has a place (Queue.Each), each is due when it has joined, as soon as the subscription is live, and
-// after each reconnect. From then on each has its own messages. The refresh of the places finds those that Redis has
-// lost ([Hub.Look]).
+// If each waiter has a place (Queue.Each), this holds for each of them. The refresh of the places finds those that Redis
+// has lost ([Hub.Look]).
 type topic struct {
 	hub *Hub // set once: a waiter may look at it even after it left the queue
 	topicState

@@ -200,13 +200,8 @@ func (a *MultiMutex) climb(s *taken, who tenure.Caller, within time.Duration) (r
 		if most := m.longest(); most > 0 {
 			end = calls.Earlier(end, time.Now().Add(most/2))
 		}
-		if step.Wait.IsZero() || end.Before(step.Wait) {
-			step.Wait = end
-		}
-		step.Limit = step.Wait.Add(m.attempt())
-		if !who.Limit.IsZero() {
-			step.Limit = calls.Earlier(step.Limit, who.Limit)
-		}
+		step.Wait = calls.Earlier(step.Wait, end)
+		step.Limit = calls.Earlier(step.Wait.Add(m.attempt()), who.Limit)
 	}
 	return nil, nil
 }

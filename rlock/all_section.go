@@ -127,10 +127,7 @@ func (s *taken) takeEach(all []*member, who tenure.Caller) (refused *member, err
 	who.Once = true
 	for _, m := range all {
 		step := who
-		step.Limit = time.Now().Add(m.attempt())
-		if !who.Limit.IsZero() {
-			step.Limit = calls.Earlier(step.Limit, who.Limit)
-		}
+		step.Limit = calls.Earlier(time.Now().Add(m.attempt()), who.Limit)
 		if err := s.add(m, step); err != nil {
 			return s.refused(m, err), err
 		}

@@ -70,9 +70,9 @@ func At(t time.Time) (over <-chan time.Time, stop func()) {
 	return timer.C, func() { timer.Stop() }
 }
 
-// Earlier returns the earlier of two times.
+// Earlier returns the earlier of two times, of which a zero one is none.
 func Earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
+	if b.IsZero() || !a.IsZero() && a.Before(b) {
 		return a
 	}
 	return b

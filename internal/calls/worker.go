@@ -131,10 +131,7 @@ func Waited(ctx context.Context, began, limit time.Time) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
 		end = Earlier(end, deadline)
 	}
-	if !limit.IsZero() {
-		end = Earlier(end, limit)
-	}
-	return end.Sub(began)
+	return Earlier(end, limit).Sub(began)
 }
 
 // Leavable is [Calls.Make] of f. rollBack, if not nil, gets f's result.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/tenure"
 )
@@ -207,10 +208,7 @@ func (v *votes) CatchUp() {
 		v.told, closes = true, true
 	default:
 		ask, next := v.missing(now)
-		if next.IsZero() || until.Before(next) {
-			next = until
-		}
-		v.timer.Reset(next.Sub(now))
+		v.timer.Reset(calls.Earlier(next, until).Sub(now))
 		v.mu.Unlock()
 		for _, s := range ask {
 			s.ask()

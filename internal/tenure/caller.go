@@ -99,11 +99,7 @@ func (c Caller) Took(p Path) {
 
 // CallEnds returns when a call that begins now, and has to precede that of the Lock, is left.
 func (c Caller) CallEnds() time.Time {
-	end := time.Now().Add(calls.Timeout)
-	if !c.Limit.IsZero() {
-		end = calls.Earlier(end, c.Limit)
-	}
-	return end
+	return calls.Earlier(time.Now().Add(calls.Timeout), c.Limit)
 }
 
 // AwaitEnd waits for the end of what precedes a Lock, at most until then, or until the caller leaves. Close ends it, too.

@@ -123,16 +123,11 @@ func (c *Client) Shutdown(ctx context.Context) error {
 func (c *Client) awaitEmpty(ctx context.Context) error {
 	select {
 	case <-c.empty:
-		return nil
-	case <-c.Calls.Done():
-		return nil
-	default:
-	}
-	select {
-	case <-c.empty:
 	case <-c.Calls.Done():
 	case <-ctx.Done():
-		return ctx.Err()
+		if !calls.IsClosed(c.empty) && !c.Calls.IsClosed() {
+			return ctx.Err()
+		}
 	}
 	return nil
 }
