@@ -118,11 +118,13 @@ func (s site) subscribers(ch Channel) int64 {
 		if ch.Sharded {
 			cmd = node.B().PubsubShardnumsub().Channel(ch.Name).Build()
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		ctx, cancel := context.WithTimeout(context.Background(), recovery) // none would be taken for nobody who listens
 		reply, err := node.Do(ctx, cmd).AsIntMap()
 		cancel()
 		if err == nil { // a node may be down
 			all += reply[ch.Name]
+		} else {
+			s.t.Logf("who listens to %s: %v", ch.Name, err)
 		}
 	}
 	return all
