@@ -93,17 +93,20 @@ func TestLinger(t *testing.T) {
 	})
 }
 
-// A kept lock is renewed.
+// A kept lock is renewed, also for less than a grant lasts.
 func TestLingerIsRenewed(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
-		m := b.Mutex(b.name, rlock.WithLinger(long))
-		keep(t, b.Client, m)
-		sleep(shortWatchdog + shortWatchdog/3)
-		require.True(t, b.exists(t, b.name))
-		kept := b.Stats().Kept
-		lockAndUnlock(t, m)
-		require.Equal(t, kept+1, b.Stats().Kept)
+		for _, watchdog := range []time.Duration{shortWatchdog, time.Second} {
+			b.name = redistest.Name(t)
+			m := b.Mutex(b.name, rlock.WithLinger(long), rlock.WithWatchdog(watchdog))
+			keep(t, b.Client, m)
+			sleep(watchdog + watchdog/3)
+			require.True(t, b.exists(t, b.name))
+			kept := b.Stats().Kept
+			lockAndUnlock(t, m)
+			require.Equal(t, kept+1, b.Stats().Kept)
+		}
 	})
 }
 

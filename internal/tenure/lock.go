@@ -49,7 +49,7 @@ type Lock struct {
 	Fence   string        // the key of the fencing counter; "": there is none
 	// grants: a grant gives a Lock what it asks for. It is renewed, for no shorter time, and has no grace.
 	Grants bool
-	// passes: a Lock asks Redis for the same as others do. It can take over another Lock's tenure, and pass on its own (canHave).
+	// passes: a Lock asks Redis for the same as others with its watchdog time. It can take over another Lock's tenure, and pass on its own (canHave).
 	Passes bool
 	// shares: a reader asks for the same as others do.
 	Shares bool
@@ -83,8 +83,8 @@ func (m *Lock) follows() {
 	}
 	m.Expires = m.Expiry(m.TTL)
 	m.Grants = m.Lease == 0 && m.Grace == 0 && m.TTL == w && w >= c.GrantLease
-	alike := c.HandsOff && m.Grants && m.MaxHold == 0
-	m.Passes, m.Shares = alike && m.Kind.PlainScripts, alike && m.Kind.Shares
+	alike := c.HandsOff && m.Lease == 0 && m.Grace == 0 && m.MaxHold == 0
+	m.Passes, m.Shares = alike && m.Kind.PlainScripts, alike && m.Grants && m.Kind.Shares
 	m.Short = !m.Grants && m.Expires < maxGrantLease
 }
 
