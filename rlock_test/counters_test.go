@@ -21,43 +21,43 @@ import (
 
 // Promises of several kinds of counters: semaphores, permits that expire, and latches.
 
-// counterCalls are the calls that change a counter, by the number that is in Redis before them, after one that was answered, and after one
-// whose caller has left.
+// counterCalls are the calls that change a counter, by the number that is in Redis before them, after one that was answered, after one
+// whose caller has left, and after an outage in which it failed.
 var counterCalls = map[string]struct {
-	before, after, left int64
-	call                func(ctx context.Context, c *rlock.Client, name string) error
+	before, after, left, failed int64
+	call                        func(ctx context.Context, c *rlock.Client, name string) error
 }{
-	"Semaphore.Acquire": {5, 2, 5, func(ctx context.Context, c *rlock.Client, name string) error {
+	"Semaphore.Acquire": {5, 2, 5, 5, func(ctx context.Context, c *rlock.Client, name string) error {
 		return c.Semaphore(name).Acquire(ctx, 3)
 	}},
-	"Semaphore.Release": {5, 7, 7, func(ctx context.Context, c *rlock.Client, name string) error {
+	"Semaphore.Release": {5, 7, 7, 7, func(ctx context.Context, c *rlock.Client, name string) error {
 		return c.Semaphore(name).Release(ctx, 2)
 	}},
-	"Semaphore.Drain": {5, 0, 5, func(ctx context.Context, c *rlock.Client, name string) error {
+	"Semaphore.Drain": {5, 0, 5, 5, func(ctx context.Context, c *rlock.Client, name string) error {
 		n, err := c.Semaphore(name).Drain(ctx)
 		return did(n == 5, err)
 	}},
-	"Semaphore.ReleaseIfExists": {5, 6, 6, func(ctx context.Context, c *rlock.Client, name string) error {
+	"Semaphore.ReleaseIfExists": {5, 6, 6, 6, func(ctx context.Context, c *rlock.Client, name string) error {
 		return did(c.Semaphore(name).ReleaseIfExists(ctx, 1))
 	}},
-	"PermitSemaphore.Acquire": {5, 4, 5, func(ctx context.Context, c *rlock.Client, name string) error {
+	"PermitSemaphore.Acquire": {5, 4, 5, 5, func(ctx context.Context, c *rlock.Client, name string) error {
 		_, _, err := c.PermitSemaphore(name).Acquire(ctx)
 		return err
 	}},
-	"PermitSemaphore.AcquireN": {5, 2, 5, func(ctx context.Context, c *rlock.Client, name string) error {
+	"PermitSemaphore.AcquireN": {5, 2, 5, 5, func(ctx context.Context, c *rlock.Client, name string) error {
 		_, _, err := c.PermitSemaphore(name, rlock.WithLease(time.Minute)).AcquireN(ctx, 3)
 		return err
 	}},
-	"CountDownLatch.TrySetCount": {0, 5, 5, func(ctx context.Context, c *rlock.Client, name string) error {
+	"CountDownLatch.TrySetCount": {0, 5, 5, 0, func(ctx context.Context, c *rlock.Client, name string) error {
 		return did(c.CountDownLatch(name).TrySetCount(ctx, 5))
 	}},
-	"CountDownLatch.CountDown": {5, 4, 4, func(ctx context.Context, c *rlock.Client, name string) error {
+	"CountDownLatch.CountDown": {5, 4, 4, 4, func(ctx context.Context, c *rlock.Client, name string) error {
 		return c.CountDownLatch(name).CountDown(ctx)
 	}},
-	"the last CountDown": {1, 0, 0, func(ctx context.Context, c *rlock.Client, name string) error {
+	"the last CountDown": {1, 0, 0, 0, func(ctx context.Context, c *rlock.Client, name string) error {
 		return c.CountDownLatch(name).CountDown(ctx)
 	}},
-	"CountDownLatch.Delete": {5, 0, 0, func(ctx context.Context, c *rlock.Client, name string) error {
+	"CountDownLatch.Delete": {5, 0, 0, 5, func(ctx context.Context, c *rlock.Client, name string) error {
 		return did(c.CountDownLatch(name).Delete(ctx))
 	}},
 }
@@ -144,6 +144,29 @@ func TestCountersWhoseCallersLeave(t *testing.T) {
 			proxy.Release()
 			noCalls(t)
 			requirePermits(t, b.PermitSemaphore(b.name), 5, 0)
+		})
+	}
+}
+
+// While Redis is down a call fails with ErrUnreachable. Once Redis is back, what gives back or counts down has been done, and nothing else: only
+// then other calls of the process succeed.
+func TestCountersOutage(t *testing.T) {
+	for name, row := range counterCalls {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			c, proxy, b := behindProxy(t, anyWay)
+			b.counter(t, row.before)
+			lockAndUnlock(t, c.Mutex(redistest.Name(t))) // it is connected
+			proxy.Refuse(true)
+			proxy.CutAll()
+			call := func() error { return row.call(context.Background(), c, b.name) }
+			require.ErrorIs(t, within(t, async(call), testTimeout), rlock.ErrUnreachable)
+			proxy.Refuse(false)
+			noCalls(t)
+			redistest.Eventually(t, testTimeout, func() bool {
+				n, _ := b.do(t, "GET", b.name).AsInt64()
+				return n == row.failed
+			}, "what was to be done is done")
+			answer(c.Semaphore(b.name).Available(context.Background())).is(t, row.failed)
 		})
 	}
 }

@@ -107,6 +107,7 @@ func TestPermits(t *testing.T) {
 		require.ErrorContains(t, err, ": 0 free of 1 wanted")
 		require.ErrorIs(t, none.Release(), rlock.ErrNotHeld)
 		require.Equal(t, -1, none.Slot())
+		require.Nil(t, none.Slots())
 		require.Empty(t, none.ID())
 		require.Equal(t, 2, b.Stats().Holds)
 

@@ -193,30 +193,6 @@ func TestSemaphoreFlushed(t *testing.T) {
 	})
 }
 
-// While Redis is down each call ends with an error for the outage. When Redis is back, the releases have arrived and nothing was taken.
-func TestSemaphoreOutage(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		c, proxy, b := behindProxy(t, anyWay)
-		watch := b.Semaphore(b.name)
-		permits(t, watch, 2)
-		s := c.Semaphore(b.name)
-		require.NoError(t, s.Acquire(context.Background(), 2))
-		waits := b.acquireAsync(t, s, 5, 1)
-		proxy.Refuse(true)
-		proxy.CutAll()
-		require.ErrorIs(t, within(t, async(func() error { return s.Release(context.Background(), 2) }), testTimeout), rlock.ErrUnreachable)
-		require.ErrorIs(t, within(t, waits, testTimeout), rlock.ErrUnreachable)
-		require.ErrorIs(t, s.Release(context.Background(), 1), rlock.ErrUnreachable)
-		require.ErrorIs(t, s.TryAcquire(context.Background(), 1, 0), rlock.ErrUnreachable)
-		answer(s.ReleaseIfExists(context.Background(), 1)).fails(t, rlock.ErrUnreachable)
-		answer(s.Drain(context.Background())).fails(t, rlock.ErrUnreachable)
-		proxy.Refuse(false)
-		eventuallyFree(t, watch, 4)
-		noCalls(t) // Redis has finished the call; until this process has the answer, it refuses all others
-		require.NoError(t, s.Acquire(context.Background(), 4))
-	})
-}
-
 // parkedCtx reports that a Lock is about to wait: only then does it call Done.
 type parkedCtx struct {
 	context.Context
