@@ -193,7 +193,7 @@ func TestServerIsAReplicaForAMoment(t *testing.T) {
 	s := redistest.Start(t)
 	b := fixture{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "order:42"}
 	require.NoError(t, b.do(t, "REPLICAOF", "127.0.0.1", "1").Error()) // its master does not exist
-	p := lockAsync(t, b.Mutex(b.name, rlock.WithWaitForRedis())) // the test may take longer than the others wait
+	p := lockAsync(t, b.Mutex(b.name, rlock.WithWaitForRedis()))       // the test may take longer than the others wait
 	redistest.Eventually(t, soon, func() bool { return redistest.Commands(t, b.rdb)["evalsha"] > 2 }, "the call is retried")
 	require.NoError(t, b.do(t, "REPLICAOF", "NO", "ONE").Error())
 	p.getAndUnlock(t, testTimeout)
