@@ -18,7 +18,7 @@ func (v *waiter) lookAtAsked() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for s := range o.sections {
-		bound := w.asks(s)
+		bound := v.asks(s)
 		switch {
 		case s.asked == nil, !s.isLive(), !s.excused.IsZero(), s.shared && v.shared[0],
 			o.name.Kind == ReadWrite && s.process == v.process: // it may be its own upgrade
@@ -37,9 +37,14 @@ func (v *waiter) lookAtAsked() {
 
 // asks returns the longest time until a hold learns of a waiter, without faults: its Lock, or the hold's, has an
 // answer by then, and a message or a look has followed. A writer refused by readers asks all of them if the reader
-// named in the refusal can be asked; otherwise the others learn of it when they look.
-func (w *world) asks(s *section) time.Duration {
+// named in the refusal can be asked; otherwise the others learn of it when they look. A reader refused because a writer's
+// turn has come, before the writer is inside, has nobody to ask: the writer looks twice, a second apart.
+func (v *waiter) asks(s *section) time.Duration {
+	w := v.process.world
 	bound := w.handOver() + w.reach()
+	if v.shared[0] && v.began.Before(s.began) {
+		bound += time.Second + w.reach()
+	}
 	if s.shared && w.plan.Asked < 1 {
 		bound += w.plan.Watchdog/3 + 2*time.Second
 	}
