@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -102,4 +103,38 @@ func (c *Client) check() {
 	if c == nil || c.engine == nil {
 		panic("rlock: a Client that was not made by New")
 	}
+}
+
+// Shutdown closes the Client when its sections have ended. From the call on, every Lock that competes returns [ErrClosed], including those that
+// already wait. Running sections are renewed, and can unlock, re-enter, read as the writer, upgrade and downgrade. After the last unlock,
+// Shutdown does what [Client.Close] does, and returns nil. When ctx is done first, the remaining sections are cancelled, and have one more
+// second to unlock; then it closes the Client and returns ctx.Err(). It may be called more than once.
+func (c *Client) Shutdown(ctx context.Context) error {
+	c.check()
+	needs(ctx)
+	defer c.disconnect()
+	return c.engine.Shutdown(ctx)
+}
+
+// Stats are figures about a [Client], see [Client.Stats]. Counters start when the Client is made.
+type Stats struct {
+	Holds   int // not unlocked yet, sections of permits included
+	Waiting int // goroutines that wait for a lock; for a quorum one at most
+	Idle    int // kept with nobody inside, see [WithLinger]
+
+	Acquired uint64 // holds so far; re-entries are not among them
+	HandOffs uint64 // of these, by an unlock in this process
+	Shared   uint64 // of these, readers that joined others here
+	Grants   uint64 // of these, by an unlock in another process, without asking Redis
+	Kept     uint64 // of these, of kept locks
+	Lost     uint64 // of these, lost
+
+	Exported uint64 // holds that [Export] turned into tickets
+	Adopted  uint64 // holds that [Client.Adopt] made of tickets; Acquired includes them
+}
+
+// Stats returns figures about the locks of the Client, without asking a server, in a millisecond at most.
+func (c *Client) Stats() Stats {
+	c.check()
+	return Stats(c.engine.Stats())
 }
