@@ -43,6 +43,10 @@ func runWitness(args []string) int {
 	marks := make(chan os.Signal, 1)
 	signal.Notify(marks, syscall.SIGCONT)
 	settle := func() {
+		select {
+		case <-marks: // that of somebody who continued the group
+		default:
+		}
 		if syscall.Kill(syscall.Getpid(), syscall.SIGCONT) == nil {
 			<-marks
 		}
