@@ -300,7 +300,8 @@ func (p *heldPermit) updates(until time.Time) {
 	}
 }
 
-// updated is called after the answer to that call, or if Redis will not run it. Then all is as before.
+// updated is called after the answer to that call, or if Redis will not run it. Then all is as before, unless another one may still run: the
+// earliest end that any of them sets counts.
 func (p *heldPermit) updated(held bool, err error) {
 	h := p.hold
 	h.mu.Lock()
