@@ -88,7 +88,7 @@ func TestMaxHoldOfAPermitByMessage(t *testing.T) {
 		held := acquire(t, s, 1)
 		waits := newClient(t, b.rdb, rlock.Options{WatchdogTimeout: most}).PermitSemaphore(b.name, rlock.WithMaxHold(most))
 		got, next := b.permitAsync(t, waits, 1)
-		sleep(most * 2 / 5) // with more of it over, the waiter asks
+		sleep(most * 3 / 10) // later, the first renewal is due at once
 		before := redistest.Commands(t, b.rdb)["evalsha"]
 		require.NoError(t, held.permit.Release())
 		require.NoError(t, within(t, got, wakeTimeout))

@@ -23,8 +23,9 @@ func TestQuorumWakes(t *testing.T) {
 	redistest.OnlyVirtual(t, "a real message takes its time", func(t *testing.T) {
 		e := newQuorumServers(t, 5)
 		a, b := e.process(t, rlock.Options{}), e.process(t, rlock.Options{})
-		for range 3 {
+		for round := range 4 {
 			_, unlock := enter(t, t.Context(), a)
+			e.awaitVotes(t, 5) // none missing, and none of the hold before
 			waiter := lockAsync(t, b)
 			e.awaitSubscribers(t, 1)
 			sleep(time.Second) // the round of calls that follows the subscriptions
@@ -34,8 +35,13 @@ func TestQuorumWakes(t *testing.T) {
 			began := time.Now()
 			require.NoError(t, unlock())
 			got := waiter.gets(t, time.Minute)
-			require.Zero(t, got.at.Sub(began))
+			if took := got.at.Sub(began); round > 0 {
+				require.Zero(t, took)
+			} else { // a subscription that came after the last request makes its server seem free: it may ask too early, and pause
+				require.Less(t, took, 2*time.Millisecond)
+			}
 			require.NoError(t, got.unlock())
+			e.awaitVotes(t, 0)
 		}
 	})
 }
