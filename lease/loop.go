@@ -218,6 +218,8 @@ func (r *Renewer) finish(
 			verdict, failure = verdicts[i], failedVerdict
 		}
 		switch {
+		case verdict == Gone && l.until <= now:
+			// It has expired, which the loop reports: no wonder that the store does not have it.
 		case verdict == Gone:
 			l.state = gone
 			r.ends.move(l, now) // the loop reports it

@@ -113,6 +113,26 @@ func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 	})
 }
 
+// A store that no longer has a lease after its end says nothing new: it has expired.
+func TestGoneAfterItsEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
+		until := time.Now().Add(watchdog)
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			time.Sleep(time.Until(until.Add(time.Second)))
+			return all(Gone, len(q.items)), nil
+		}
+		a, b := newHold(1), newHold(2)
+		r.Keep(&a.Lease, keeper{a.item, nil, a.lost}, until, watchdog)
+		r.Keep(&b.Lease, keeper{b.item, nil, func(Loss) { time.Sleep(2 * time.Second) }}, until.Add(-time.Millisecond), 0) // the loop is late
+		sleep(time.Hour)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if len(a.loss) != 1 || a.loss[0].Gone || !a.loss[0].Until.Equal(until) || !a.at.After(until.Add(time.Second)) {
+			t.Errorf("lost %v at %v", a.loss, a.at)
+		}
+	})
+}
+
 // The next holder of a name in this process enters only after the previous holder was notified, even before the loop runs.
 func TestCatchUp(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {

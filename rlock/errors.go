@@ -170,7 +170,8 @@ type LossReason int8
 const (
 	// LostExpired: no renewal succeeded in time, or the lease was fixed.
 	LostExpired LossReason = iota + 1
-	// LostGone: the owner no longer has the lock in Redis. It was deleted, evicted, forced open, or lost by a failover.
+	// LostGone: the owner no longer has the lock in Redis, though its lease had not ended. It was deleted, evicted, forced open, or lost by a
+	// failover.
 	LostGone
 	// LostMaxHold: the hold reached its [WithMaxHold].
 	LostMaxHold

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -105,6 +106,38 @@ func TestPermitsAreForgotten(t *testing.T) {
 		require.ErrorIs(t, other.permit.Release(), rlock.ErrLost, "the release detects the loss")
 		require.ErrorIs(t, context.Cause(other.ctx), rlock.ErrLost, "the loss cancels ctx")
 		require.Equal(t, uint64(2), b.Stats().Lost)
+	})
+}
+
+// A permit that this process gives back when its lease is over was lost because it expired, whoever notices first.
+func TestPermitsThatHaveExpired(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		const lease = 2 * time.Second
+		b := newFixture(t)
+		s := b.PermitSemaphore(b.name, rlock.WithLease(lease))
+		setPermits(t, s, 60)
+		began := time.Now()
+		var held []permitSection
+		var calls sync.WaitGroup
+		for i := range 60 {
+			p := acquire(t, s, 1)
+			held = append(held, p)
+			over := time.Now().Add(lease)
+			calls.Go(func() {
+				sleep(time.Until(over)) // and then beside the renewer
+				if i%2 == 0 {
+					_ = s.Release(context.Background(), p.permit.ID())
+				} else {
+					_ = p.permit.Release()
+				}
+			})
+		}
+		calls.Wait()
+		for i, p := range held {
+			loss := requireLost(t, p, wakeTimeout)
+			require.Equal(t, rlock.LostExpired, loss.Reason, "%d", i)
+			require.Less(t, redistest.Ran(t, began.Add(lease), loss.Since), wakeTimeout)
+		}
 	})
 }
 

@@ -153,10 +153,7 @@ func (h *PermitHold) stop() {
 
 // Release gives the permits back.
 func (h *PermitHold) Release() error {
-	until, _ := h.TrustedUntil()
-	if !time.Now().Before(until) {
-		h.semaphore.Client.Leases.CatchUp() // it has expired, even if the renewer has not noticed yet
-	}
+	until := h.catchUp()
 	h.mu.Lock()
 	cancel := h.cancel
 	h.cancel = nil
@@ -190,7 +187,7 @@ func (h *PermitHold) release(until time.Time) (err error) {
 		}
 	} else if at = slices.IndexFunc(given, func(g lua.Given) bool { return g != lua.PermitReleased }); at < 0 {
 		return nil
-	} else if given[at] == lua.PermitUnknown {
+	} else if given[at] == lua.PermitUnknown && time.Now().Before(until) {
 		why = permitGone(forgotten)
 	}
 	loss := h.permits[at].explain(why)
@@ -246,7 +243,16 @@ func (p *heldPermit) explain(why tenure.Loss) error {
 	return p.hold.semaphore.Client.Errors.Loss(why)
 }
 
-// gone ends a hold after Redis has lost one of its permits.
+// catchUp marks a hold lost if its time is over, without waiting for the renewer, and returns the end of that time.
+func (h *PermitHold) catchUp() (until time.Time) {
+	until, _ = h.TrustedUntil()
+	if !time.Now().Before(until) {
+		h.semaphore.Client.Leases.CatchUp()
+	}
+	return until
+}
+
+// gone ends a hold after Redis has lost one of its permits, before its time was over.
 func (p *heldPermit) gone() {
 	p.lose(permitGone(forgotten))
 	m := p.hold.semaphore

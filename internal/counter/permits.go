@@ -53,6 +53,7 @@ func (m PermitSemaphore) Release(ctx context.Context, id lua.PermitID) error {
 	var o Outcome
 	var err error
 	if own := m.own(id); own != nil && ctx.Err() == nil {
+		own.hold.catchUp()
 		own.lose(permitGone("the permit is given back by its id"))
 		o.given, err = m.giveBack(ctx, time.Now().Add(m.Client.Options.UnlockTimeout), 0, id)
 	} else {
@@ -88,6 +89,7 @@ func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d tim
 	case held:
 		return nil
 	case own != nil:
+		own.hold.catchUp()
 		own.gone()
 	}
 	return m.FailNotHeld(errNoPermit)

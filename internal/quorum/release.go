@@ -77,6 +77,7 @@ func (s *share) isBack(r tenure.ReleaseResult) {
 	case held+failed >= most:
 		result = []error{v.why()}
 	default:
+		v.CatchUp() // if its time is over, that is the reason
 		v.lose(tenure.Loss{Reason: tenure.LostGone, Since: time.Now(), Text: "lost: most servers lost their data, or it was forced open"})
 	}
 	select {

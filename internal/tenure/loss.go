@@ -58,8 +58,14 @@ func (t *Tenure) Lose(why Loss) bool {
 	return true
 }
 
-// Gone ends a tenure that is missing in Redis.
+// Gone ends a tenure that is missing in Redis. If its time is over, that is the reason, whoever notices first.
 func (t *Tenure) Gone() {
+	t.CatchUp()
+	t.gone()
+}
+
+// gone is Gone while its time is not over, as the renewer knows.
+func (t *Tenure) gone() {
 	t.Lose(Loss{
 		Reason: LostGone, Since: time.Now(), Text: "lost: the key was deleted, forced open or forgotten by a failover",
 	})

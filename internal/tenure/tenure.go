@@ -191,7 +191,7 @@ func (k Keeper) About() (name, kind string) { return k.Lock.Name, k.Lock.Kind.Na
 // Lost is called when the tenure can no longer be trusted.
 func (k Keeper) Lost(loss lease.Loss) {
 	if loss.Gone {
-		k.Gone()
+		k.gone()
 		return
 	}
 	k.Lose(k.Lock.LossOf(loss))
