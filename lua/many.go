@@ -13,7 +13,7 @@ import (
 
 var (
 	acquireAllScript  = script{calling("acquire", "acquire_all"), "c7f7e40b4e96b2c5efd54665046b52cb35975582"}
-	releaseEachScript = script{calling("release", "release_each"), "dac766551572ca1736e909e0f48aa7b8ae1125ae"}
+	releaseEachScript = script{calling("release", "release_each"), "ca75e21e4e44e269dc77ae0f30f40b5d3a12f6e3"}
 )
 
 // calling returns the text of a script that calls another script as a function of its KEYS and ARGV.

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var releaseScript = script{Text("release"), "e3578fc541b835eaa089d11752a80864db9c9a18"}
+var releaseScript = script{Text("release"), "96d8be10399e3086b8171a6c1b5fb101583250ab"}
 
 // ReleaseArgs says who releases which lock, and who gets it.
 type ReleaseArgs struct {
@@ -69,7 +69,8 @@ type ReleaseReply struct {
 	// Several means, if Freed, that several connections listen to the unlock channel. A plain channel on a cluster
 	// may have more listeners than Redis counts.
 	Several bool
-	// Outsiders means, if Freed, that listeners out of the line, this process excepted, were told. They are slower to ask than this process.
+	// Outsiders means, if Freed, that others were told, who are slower to ask than this process: listeners out of the line, or the first in
+	// line, which the server does not count.
 	Outsiders bool
 
 	WithoutQueue bool // the queue is unchanged: the call was repeated without it

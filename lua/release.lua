@@ -16,8 +16,8 @@
 -- ARGV[10]     optional, with a queue and the counter: the number of spare tokens for the next owner in this process
 --
 -- Reply 1        released, and waiters were notified
--- Reply 3        released for all, and several listen, or may
--- Reply 4        the same, and some of them are outsiders, see below
+-- Reply 3        released for all, and several listen
+-- Reply 4        released for all, and some who listen, or may, are outsiders, or in line but not counted, see below
 -- Reply 2        released, and another process of the queue has the lock
 -- Reply {token, spare}  released, and the next owner in this process has the lock; token is 0 without KEYS[2]. That owner also gets the
 --                       next spare numbers; spare is missing if there are none
@@ -140,10 +140,10 @@ local function announced(heard, outsiders)
   if type(heard) ~= 'number' then
     return redis.error_reply('UNTOLD ' .. heard.err)
   end
-  if outsiders or queue and not front and heard > 0 and has_outsiders(listening(publish, channel, line)) then
+  if outsiders or front and is_unseen(score) or queue and not front and heard > 0 and has_outsiders(listening(publish, channel, line)) then
     return 4
   end
-  if heard > 1 or front and is_unseen(score) then
+  if heard > 1 then
     return 3
   end
   return 1

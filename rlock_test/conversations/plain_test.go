@@ -122,7 +122,7 @@ func releasedText(r lua.ReleaseReply) string {
 		text += ", several listen"
 	}
 	if r.Outsiders {
-		text += ", outsiders too"
+		text += ", others may ask first"
 	}
 	if r.WithoutQueue {
 		text += ", without the queue"

@@ -94,8 +94,9 @@ func (w want) mayExport() bool {
 	return !many && w.parts[0].least == 0 && (kind == Plain || kind == Fenced || kind == ReadWrite && !w.shared && w.upper == nil)
 }
 
-// takeAlong exports a section, and makes two processes adopt it. One of them gets it, possibly this one.
-func (k *worker) takeAlong(ctx context.Context, w want, s *section, unlock rlock.UnlockFunc) {
+// takeAlong exports a section, and makes two processes adopt it. One of them gets it, possibly this one. It stays in the sections around it
+// meanwhile, unless their ctx, outer, ends.
+func (k *worker) takeAlong(outer, ctx context.Context, w want, s *section, unlock rlock.UnlockFunc) {
 	world, o := k.world(), w.parts[0].oracle
 	lasts := between(k.r, 50*time.Millisecond, min(world.plan.Watchdog, 3*time.Second))
 	excused := k.leave(ctx, w, []*section{s})
@@ -124,7 +125,15 @@ func (k *worker) takeAlong(ctx context.Context, w want, s *section, unlock rlock
 			other.adopt(t, text, w, lasts, &calls)
 		})
 	}
-	calls.Wait()
+	called := make(chan struct{})
+	world.work.Go(func() { // ends with the calls
+		calls.Wait()
+		close(called)
+	})
+	select {
+	case <-called:
+	case <-outer.Done():
+	}
 }
 
 // adopt continues with a ticket, if it gets the lock.

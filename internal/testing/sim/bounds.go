@@ -47,10 +47,11 @@ func (w *world) turn() int {
 	return 1 + cmp.Or(w.plan.Processes[0].Options.HandOff.Most, rlock.DefaultHandOffMost)
 }
 
-// isInLine reports whether all processes wait in line for plain locks, and each unlock serves the line.
+// isInLine reports whether all processes wait in line for plain locks, and each unlock serves the line: one that the server does not count
+// is told that the lock is free, and those nearer to the server may ask before it.
 func (w *world) isInLine() bool {
 	o := w.plan.Processes[0].Options
-	return o.HandOff.Most >= 0 && o.Replicas == 0 && w.plan.Odd == 0 && w.plan.Many == 0
+	return o.HandOff.Most >= 0 && o.Replicas == 0 && w.plan.Odd == 0 && w.plan.Many == 0 && w.plan.Uncounted == nobody
 }
 
 // isFree returns how long a lock may be free while an undisturbed process waits for it, whatever happened to the

@@ -93,7 +93,7 @@ func (k *worker) section(outer context.Context, from int) bool {
 	k.work(ctx, w, sections)
 	blocks.wait() // an unlock, too, calls the methods
 	if along := k.world().plan.Along; along > 0 && w.mayExport() && !sections[0].shared && k.chance(along) {
-		k.takeAlong(ctx, w, sections[0], unlock)
+		k.takeAlong(outer, ctx, w, sections[0], unlock)
 	} else {
 		k.unlock(ctx, w, sections, unlock)
 	}
