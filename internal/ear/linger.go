@@ -46,10 +46,11 @@ func (e *Ear) Keep(h *tenure.Hold) bool {
 		return false
 	}
 	if instead != nil {
-		engine.End(instead.tenure)
+		e.end(instead)
 	}
 	// Checked again now that others can see it: either they notice it, or this does.
 	if (e.IsShut() || e.kept.ear.Load() == 0 || e.Hub.IsAwaited(m.Waiters())) && e.kept.remove(e, t) {
+		e.continues(x)
 		return false
 	}
 	e.lookIfDue(x)
@@ -70,12 +71,13 @@ func (e *Ear) Take(who tenure.Caller, m *tenure.Lock) (t *tenure.Tenure, token i
 	}
 	switch {
 	case left:
-		engine.End(x.tenure)
+		e.end(x)
 		return nil, 0, who.Ctx.Err() != nil || e.Calls.IsClosed() || !who.Limit.IsZero() && !time.Now().Before(who.Limit), err
 	case !usable:
-		who.AwaitEnd(engine.End(x.tenure), until)
+		who.AwaitEnd(e.end(x), until)
 		return nil, 0, false, nil
 	}
+	e.continues(x)
 	return x.tenure, token, false, nil
 }
 
@@ -91,7 +93,7 @@ func (e *Ear) nextToken(who tenure.Caller, m *tenure.Lock, t *tenure.Tenure, unt
 // Free begins to release the kept tenure of a lock.
 func (e *Ear) Free(key string) (ended <-chan struct{}) {
 	if x := e.kept.take(e, key); x != nil {
-		return engine.End(x.tenure)
+		return e.end(x)
 	}
 	return nil
 }
@@ -102,13 +104,14 @@ func (e *Ear) FreeAll() { e.releaseDue(time.Time{}) }
 // releaseDue releases the kept tenures that are due at now; all, if now is zero.
 func (e *Ear) releaseDue(now time.Time) {
 	for _, x := range e.kept.takeAll(e, now) {
-		engine.End(x.tenure)
+		e.end(x)
 	}
 }
 
 // Lost ends a tenure that was lost while it was kept. It may still exist in Redis.
 func (e *Ear) Lost(t *tenure.Tenure) {
 	if e.kept.remove(e, t) {
+		e.continues(stateOf(t))
 		t.Forget()
 	}
 }
@@ -140,7 +143,7 @@ func (e *Ear) heardTried(payload string) {
 func (e *Ear) releaseWanted(x *keptTenure) {
 	e.kept.markContended(x.tenure.Lock.Key)
 	if e.kept.remove(e, x.tenure) {
-		engine.End(x.tenure)
+		e.end(x)
 	}
 }
 

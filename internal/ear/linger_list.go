@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/tenure"
 )
 
@@ -14,7 +15,7 @@ type keptTenures struct {
 	ear        atomic.Uint64 // number of the current period in which the ear listens without a gap; 0: it does not listen
 	ears       atomic.Uint64 // number of such periods so far
 
-	mu      sync.Mutex             // guards the following, and keptTenure; no other lock is taken under it
+	mu      sync.Mutex             // guards the following, and keptTenure; only that of Calls is taken under it
 	of      map[string]*keptTenure // by the key of the lock
 	asked   recentTags             // tenures that were asked for, and seemed to be neither held nor kept
 	unkept  recentKeys             // keys of locks that are not kept for a while, because others want them
@@ -36,6 +37,7 @@ type keptTenure struct {
 	wanted bool           // it is not kept any more
 	used   time.Time      // when it was kept last
 	until  time.Time      // when it is released
+	taken  bool           // out of the list, by a call of its own, for end or continues
 	look   look
 }
 
@@ -72,10 +74,22 @@ func (k *keptTenures) add(e *Ear, x *keptTenure, d time.Duration) (instead *kept
 	return instead, true
 }
 
-// unlink takes a tenure out of the list for the caller. mu is held.
+// unlink takes a tenure out of the list for the caller, which calls end or continues. So Close, which first takes all, waits for those that
+// others have just taken. mu is held.
 func (k *keptTenures) unlink(e *Ear, x *keptTenure) {
 	delete(k.of, x.tenure.Lock.Key)
 	e.Client.Kept.Add(-1)
+	x.taken = e.Calls.Start()
+}
+
+// end ends a tenure that was taken out of the list.
+func (e *Ear) end(x *keptTenure) (ended <-chan struct{}) { return engine.End(x.tenure, x.taken) }
+
+// continues notes that a tenure that was taken out of the list goes on, or is lost.
+func (e *Ear) continues(x *keptTenure) {
+	if x.taken {
+		e.Calls.Ended()
+	}
 }
 
 // take takes the kept tenure of a lock out of the list; nil if there is none.

@@ -52,6 +52,30 @@ func count(e *Ear) int {
 	return len(e.kept.of)
 }
 
+// G9: Close waits for the release of a kept tenure that somebody has just taken out of the list.
+func TestCloseWaitsForATenureThatWasTakenOut(t *testing.T) {
+	t.Parallel()
+	e, m := startKeeping(t, kinds.Mutex, time.Minute)
+	once(t, m)
+	x := e.kept.take(e, m.Key)
+	closed := make(chan struct{})
+	go func() { // ends with the test
+		e.Close()
+		close(closed)
+	}()
+	<-e.Calls.Done()
+	select {
+	case <-closed:
+		t.Fatal("it is closed")
+	case <-time.After(100 * time.Millisecond): // in which it would be
+	}
+	e.end(x)
+	<-closed
+	n, err := e.RDB.Do(context.Background(), e.RDB.B().Exists().Key(m.Key).Build()).AsInt64()
+	require.NoError(t, err)
+	require.Equal(t, int64(0), n)
+}
+
 // A Lock by another handle uses that handle's options.
 func TestKeptTenureAndOtherHandles(t *testing.T) {
 	t.Parallel()

@@ -380,11 +380,11 @@ const (
 )
 
 // End ends a tenure without a hold, as an unlock does: a waiter here or elsewhere is given the lock. It returns at once a channel that is
-// closed at the end.
-func End(t *tenure.Tenure) (ended <-chan struct{}) {
+// closed at the end. counted: the caller has started a call for that, which Close waits for, and End ends it.
+func End(t *tenure.Tenure, counted bool) (ended <-chan struct{}) {
 	over, c := make(chan struct{}), t.Lock.Client
-	by := &unlocker{counted: c.Calls.Start()}
-	go func() { // ends as unlocks do; Close waits for it
+	by := &unlocker{counted: counted}
+	go func() { // ends as unlocks do
 		if by.counted {
 			defer c.Calls.Ended()
 		}
