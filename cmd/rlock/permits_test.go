@@ -192,6 +192,8 @@ func TestTakenPermits(t *testing.T) {
 	}
 	soon := sees(1, "a")
 	soon.Permits[0].TTL = 400
+	last := sees(1, "a") // in a look at 0.9 ms, and gone in one at 501.0 ms
+	last.Permits[0].TTL = 501
 	never := sees(1, "a")
 	never.Permits[0].TTL = -1
 	for name, c := range map[string]struct {
@@ -201,6 +203,7 @@ func TestTakenPermits(t *testing.T) {
 		"nothing":         {sees(1, "a"), sees(1, "a"), ""},
 		"one for another": {sees(1, "a"), sees(1, "b"), "released a, acquired b"},
 		"ran out":         {soon, sees(0), "expired a"},
+		"ran out at last": {last, sees(0), "expired a"},
 		"does not expire": {never, sees(0), "released a"},
 		"too many before": {sees(2, "a"), sees(1, "b"), ""},
 		"too many now":    {sees(1, "a"), sees(2, "b"), ""},
