@@ -9,8 +9,8 @@ import (
 // holder. So in each process the first waiter sometimes waits for a moment before it asks, a courtesy ([Hub.Aside]):
 //
 //   - in the unlocking process, if its unlocks notify all, it had a run of them, and others listen ([Hub.EndingForAll]);
-//   - in the unlocking process, if it was the only one who wanted the lock there, and listeners out of line were told
-//     ([Hub.Yield]);
+//   - in the unlocking process, if it was the only one who wanted the lock there, and listeners out of line were told, or
+//     the first in line, which the server does not count ([Hub.Yield]);
 //   - in the first process of Redis's queue, if the lock is free for listeners out of line ('? 0');
 //   - in each process, where there is no queue in Redis, after an unlock of this library, if others are likely to be there
 //     (presence);

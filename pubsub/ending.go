@@ -57,8 +57,8 @@ func (h *Hub) Alone(q Queue) {
 	t.wakeFirst()
 }
 
-// Yield is for a holder whose release has told listeners out of line. If nobody waits here, who comes next lets them
-// ask first.
+// Yield is for a holder whose release has told listeners out of line, or the first in line, which the server does not
+// count. If nobody waits here, who comes next lets them ask first.
 func (h *Hub) Yield(q Queue) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
