@@ -25,7 +25,7 @@ func runHarness(args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.rounds, "rounds", 5, "how often each cell is measured, fickle ones three times as often; the tables show medians")
 	fs.DurationVar(&o.duration, "duration", time.Second, "how long a cell is measured")
 	libs := fs.String("libs", "", "libraries, separated by commas; by default all that need no other server than Redis")
-	names := fs.String("workloads", "", "workloads, separated by commas; all but crash, crash-10s, handoff-long, holds-100k and holds-1m by default")
+	names := fs.String("workloads", "", "workloads, separated by commas; by default all but "+strings.Join(onlyIfNamed(), ", "))
 	fs.BoolVar(&o.curves, "curves", true, "also measure the curves: fewer and more waiters, names, holds, and longer ways")
 	fs.StringVar(&o.out, "out", "", "folder for raw results, tables and plots")
 	fs.StringVar(&o.jar, "jar", "", "the Java worker; without it Redisson is left out")
@@ -54,6 +54,16 @@ func runHarness(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// onlyIfNamed returns the names of the workloads that take long.
+func onlyIfNamed() (names []string) {
+	for _, w := range workloads(&options{}) {
+		if w.asked {
+			names = append(names, w.name)
+		}
+	}
+	return names
 }
 
 // list splits at commas.

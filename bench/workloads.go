@@ -281,6 +281,7 @@ func manyHolds(name string, n int) workload {
 	return workload{
 		name: name, about: fmt.Sprintf("one process holds %d locks with a lease of %v, which are renewed", n, lease),
 		cell:   cell{Workload: "holds", Processes: 1, Goroutines: n, Lease: lease, Duration: lease / 3},
+		asked:  true,
 		metric: cpu, columns: []metric{sentPerSecond, heap, stack, goroutines},
 	}
 }
