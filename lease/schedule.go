@@ -140,6 +140,17 @@ func (r *Renewer) CatchUp() {
 	r.awaitTold()
 }
 
+// Overdue returns the loss of a lease that was kept when the Renewer was closed, and whose time has ended since: nobody reports that. ok is
+// false for any other lease.
+func (r *Renewer) Overdue(l *Lease) (loss Loss, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed || l.state == idle || l.state == ended || r.clock() < l.until {
+		return loss, false
+	}
+	return Loss{Until: r.epoch.Add(l.until), Limit: l.atLimit(), Renewed: l.ttl > 0}, true
+}
+
 // awaitTold returns when no Lost is running. Called under mu, which it releases meanwhile.
 func (r *Renewer) awaitTold() {
 	for r.telling > 0 {

@@ -168,6 +168,44 @@ func TestCloseWhileCallsEnd(t *testing.T) {
 	})
 }
 
+// After Close the end of a lease that it gave up is reported to those who ask.
+func TestOverdue(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *Renewer, _ *store) {
+		renewed, until := keepOne(r, true)
+		fixed, _ := keepOne(r, false)
+		stopped, _ := keepOne(r, true)
+		bounded := newHold(1)
+		r.Limit(&bounded.Lease, until)
+		r.Keep(&bounded.Lease, keeper{bounded.item, nil, bounded.lost}, until, watchdog)
+		never := newHold(1)
+		r.Stop(&stopped.Lease)
+		all := map[string]*hold{"renewed": renewed, "fixed": fixed, "bounded": bounded, "stopped": stopped, "never": never}
+		none := func(when string) {
+			t.Helper()
+			for name, h := range all {
+				if _, ok := r.Overdue(&h.Lease); ok {
+					t.Errorf("%s: the %s one is overdue", when, name)
+				}
+			}
+		}
+		none("before Close")
+		r.Close()
+		none("before the end")
+		sleep(watchdog)
+		for range 2 {
+			for name, want := range map[string]Loss{
+				"renewed": {Until: until, Renewed: true}, "fixed": {Until: until}, "bounded": {Until: until, Renewed: true, Limit: true},
+			} {
+				if got, ok := r.Overdue(&all[name].Lease); !ok || got != want {
+					t.Errorf("the %s one: %v, want %v", name, got, want)
+				}
+			}
+		}
+		all = map[string]*hold{"stopped": stopped, "never": never}
+		none("at the end")
+	})
+}
+
 // A renewal in flight during a release may find the name already released. That is no loss, but the end of the trusted time still is.
 func TestReleasingWhileInFlight(t *testing.T) {
 	for _, verdict := range []Verdict{Renewed, Failed, Gone} {

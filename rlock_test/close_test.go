@@ -168,6 +168,77 @@ func TestRedisClientIsClosedFirst(t *testing.T) {
 	})
 }
 
+// G2: after Close no ctx reports the end of a lease, but each unlock does, of inner levels, too, and without an answer from Redis. It says why:
+// nobody has touched the key.
+func TestUnlockAfterCloseAndTheLease(t *testing.T) {
+	const watchdog, ends = 3 * time.Second, time.Second
+	terms := map[string]struct {
+		options []rlock.Option
+		lasts   time.Duration
+		reason  rlock.LossReason
+	}{
+		"renewed":  {nil, watchdog, rlock.LostExpired},
+		"fixed":    {[]rlock.Option{rlock.WithLease(ends)}, ends, rlock.LostExpired},
+		"bounded":  {[]rlock.Option{rlock.WithMaxHold(ends)}, ends, rlock.LostMaxHold},
+		"lingered": {[]rlock.Option{rlock.WithLinger(time.Minute)}, watchdog, rlock.LostExpired},
+	}
+	for name, terms := range terms {
+		for _, silent := range []bool{false, true} {
+			redistest.RunVirtual(t, fmt.Sprintf("%s, silent=%v", name, silent), func(t *testing.T) {
+				c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: watchdog})
+				m := c.Mutex(past.name, terms.options...)
+				began := time.Now()
+				hold := locked(t, m)
+				levels := []rlock.UnlockFunc{locked(t, under{hold.ctx, m}).unlock, hold.unlock}
+				c.Close()
+				sleep(terms.lasts + 100*time.Millisecond)
+				proxy.BlackHole(silent)
+				for i, unlock := range levels {
+					called := time.Now()
+					err := unlock()
+					require.ErrorIs(t, err, rlock.ErrNotHeld)
+					require.ErrorIs(t, err, rlock.ErrLost)
+					var loss *rlock.LostError
+					require.ErrorAs(t, err, &loss)
+					require.Equal(t, terms.reason, loss.Reason, err.Error())
+					requireTook(t, terms.lasts, began, loss.Since)
+					requireTookAtMost(t, time.Duration(i)*time.Second, called, time.Now()) // the last one tries to remove what may be left
+				}
+				proxy.BlackHole(false)
+			})
+		}
+	}
+}
+
+// The same, of a Quorum whose Clients are closed.
+func TestUnlockOfAQuorumAfterCloseAndTheLease(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		redistest.RunVirtual(t, fmt.Sprintf("silent=%v", silent), func(t *testing.T) {
+			const watchdog = 3 * time.Second
+			e := newQuorumServers(t, 3)
+			v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
+			hold := locked(t, v)
+			e.awaitVotes(t, len(e.servers))
+			v.close()
+			require.ErrorIs(t, context.Cause(hold.ctx), rlock.ErrClosed)
+			sleep(watchdog)
+			for _, p := range e.proxies {
+				p.BlackHole(silent)
+			}
+			called := time.Now()
+			err := hold.unlock()
+			require.ErrorIs(t, err, rlock.ErrLost)
+			var loss *rlock.LostError
+			require.ErrorAs(t, err, &loss)
+			require.Equal(t, rlock.LostExpired, loss.Reason, err.Error())
+			requireTook(t, 0, called, time.Now())
+			for _, p := range e.proxies {
+				p.BlackHole(false)
+			}
+		})
+	}
+}
+
 // After Close every call fails with ErrClosed, and a second Close does nothing.
 func TestUseAfterClose(t *testing.T) {
 	virtual(t, func(t *testing.T, b fixture) {

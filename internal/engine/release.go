@@ -264,7 +264,7 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	}
 	switch {
 	case r.Err != nil:
-		c.Leases.CatchUp() // if the end of the lease was the reason, the hold is lost, whoever notices first
+		t.CatchUp() // if the end of the lease was the reason, the hold is lost, whoever notices first
 	case !r.Held && by.isLeft(): // maybe the lease has ended; there is nobody to be told
 		c.Hub.Wake(m.Waiters())
 	case !r.Held:

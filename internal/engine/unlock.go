@@ -163,9 +163,9 @@ func (u *unlocker) unlock(over time.Time) []error {
 		_ = w.Result()
 		return u.errs
 	}
-	c.Leases.CatchUp() // a hold whose lease has just ended is lost, even if not noticed yet
 	errs := make([]error, len(u.levels))
 	for i, l := range u.levels {
+		l.Hold.Tenure.CatchUp() // a hold whose lease has just ended is lost, even if not noticed yet
 		errs[i] = leave(l, u.cause())
 	}
 	return errs

@@ -190,13 +190,13 @@ func (v *votes) Owns(field string) bool {
 // IsTold reports whether a majority of Clients is closed.
 func (v *votes) IsTold() bool { return v.of.tooMany((*tenure.Client).IsTold) }
 
-// CatchUp marks a hold lost when its time is over, even during its release, and cancels its sections when a majority of Clients is
+// CatchUp marks a hold lost when its time is over, even during its release, after Close only then, and cancels its sections when a majority of Clients is
 // closed. It updates the renewers to the needs of the open levels, and asks for missing shares when due. Then the timer calls it again.
 func (v *votes) CatchUp() {
 	until, now, closes := v.Until(), time.Now(), false
 	v.mu.Lock()
 	switch {
-	case !v.live || v.told || v.over && !v.releases:
+	case !v.live || (v.told || v.over) && !v.releases:
 	case !now.Before(until):
 		why := v.expired(until)
 		v.mu.Unlock()

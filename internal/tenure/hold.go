@@ -292,10 +292,7 @@ func (t *Tenure) IsLeft() bool {
 // says so.
 func (h *Hold) LeaveOthers() (left bool, err error) {
 	t, c := h.Tenure, h.Tenure.Lock.Client
-	if until := c.Leases.Until(&t.Lease); !time.Now().Before(until) {
-		c.Leases.CatchUp()                                                                 // usually reports the loss first;
-		t.Lose(Loss{Reason: LostExpired, Since: until, Text: "lost: not renewed in time"}) // after Close nothing else does
-	}
+	t.CatchUp()
 	t.mu.Lock()
 	if o := t.several(); (o == nil || o.live == 1) && t.coming.Load() == 0 {
 		t.mu.Unlock()

@@ -147,7 +147,7 @@ func (t *Tenure) Losing(now time.Time, told chan<- struct{}) (until time.Time, k
 		t.Majority.CatchUp()
 		until = t.Majority.Until()
 	case !now.Before(until):
-		t.Lock.Client.Leases.CatchUp()
+		t.catchUp()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -164,7 +164,16 @@ func (t *Tenure) CatchUp() {
 	case t.Majority != nil:
 		t.Majority.CatchUp()
 	case !time.Now().Before(t.Until()):
-		t.Lock.Client.Leases.CatchUp()
+		t.catchUp()
+	}
+}
+
+// catchUp is CatchUp for a tenure whose time is over, as far as is known. After Close no renewer reports that.
+func (t *Tenure) catchUp() {
+	leases := t.Lock.Client.Leases
+	leases.CatchUp()
+	if loss, over := leases.Overdue(&t.Lease); over {
+		t.Lose(t.Lock.LossOf(loss))
 	}
 }
 
