@@ -37,7 +37,7 @@ const (
 // Keep keeps the tenure of a hold for the next Lock of the process, unless somebody wants the lock. It reports whether it did.
 func (e *Ear) Keep(h *tenure.Hold) bool {
 	t, m := h.Tenure, h.First.Lock
-	if e.IsShut() || m.Kind != t.Lock.Kind || !kinds.CapabilityOfTag(t.Tag).Wants(kinds.Lingers) {
+	if m.Kind != t.Lock.Kind || !kinds.CapabilityOfTag(t.Tag).Wants(kinds.Lingers) {
 		return false
 	}
 	x := stateOf(t)
@@ -49,7 +49,7 @@ func (e *Ear) Keep(h *tenure.Hold) bool {
 		e.end(instead)
 	}
 	// Checked again now that others can see it: either they notice it, or this does.
-	if (e.IsShut() || e.kept.ear.Load() == 0 || e.Hub.IsAwaited(m.Waiters())) && e.kept.remove(e, t) {
+	if (e.kept.ear.Load() == 0 || e.Hub.IsAwaited(m.Waiters())) && e.kept.remove(e, t) {
 		e.continues(x)
 		return false
 	}

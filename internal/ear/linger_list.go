@@ -52,7 +52,7 @@ func (k *keptTenures) add(e *Ear, x *keptTenure, d time.Duration) (instead *kept
 	now, key := time.Now(), x.tenure.Lock.Key
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if x.wanted || k.unkept.has(key, now) || k.asked.has(x.tenure.Tag) {
+	if e.IsShut() || x.wanted || k.unkept.has(key, now) || k.asked.has(x.tenure.Tag) { // first: what is kept later, nobody would take out
 		return nil, false
 	}
 	if k.of == nil {

@@ -76,6 +76,19 @@ func TestCloseWaitsForATenureThatWasTakenOut(t *testing.T) {
 	require.Equal(t, int64(0), n)
 }
 
+// G9: an unlock at the very moment of Close keeps nothing that nobody would release, and leaves no timer.
+func TestNothingIsKeptAfterClose(t *testing.T) {
+	t.Parallel()
+	e, m := startKeeping(t, kinds.Mutex, time.Hour)
+	l, err := engine.Lock(m, tenure.CallerNow(context.Background()))
+	require.NoError(t, err)
+	e.Close()
+	_, kept := e.kept.add(e, stateOf(l.Hold.Tenure), m.Linger)
+	require.False(t, kept)
+	require.True(t, e.kept.timerAt.IsZero())
+	require.NoError(t, engine.Unlock(l))
+}
+
 // A Lock by another handle uses that handle's options.
 func TestKeptTenureAndOtherHandles(t *testing.T) {
 	t.Parallel()
