@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -105,6 +106,32 @@ func TestUpgradeTwice(t *testing.T) {
 		require.NoError(t, unlock())
 		rwNothing(t, b.rdb, b.name)
 	})
+}
+
+// G4: an Upgrade whose mark Redis refuses looks every second, because the last other reader only notifies those with a mark.
+func TestUpgradeWithoutItsMark(t *testing.T) {
+	redistest.Parallel(t)
+	c, proxy, past := behindProxy(t, anyWay)
+	refuses := func(replicas string) {
+		require.NoError(t, past.do(t, "CONFIG", "SET", "min-replicas-to-write", replicas).Error())
+	}
+	u := c.RWMutex(past.name).Upgradeable()
+	section, _ := enter(t, context.Background(), u)
+	_, leave := enter(t, context.Background(), past.RWMutex(past.name).Read())
+	var asked atomic.Int32
+	proxy.OnReply(func(cmd []string) redistest.Action {
+		if isScript(cmd) && slices.Contains(cmd, rlock.Owner(section)) && slices.ContainsFunc(cmd, func(arg string) bool { return strings.HasSuffix(arg, ":write") }) {
+			asked.Add(1)
+		}
+		return redistest.Pass
+	})
+	refuses("1")
+	upgrade := lockAsync(t, upgrading{u, section})
+	redistest.Eventually(t, testTimeout, func() bool { return asked.Load() >= 2 }, "it was refused before and after it subscribed")
+	require.False(t, past.exists(t, "rlock_writers:{"+past.name+"}"))
+	refuses("0")
+	require.NoError(t, leave())
+	require.NoError(t, upgrade.gets(t, soon).unlock())
 }
 
 // A reader's unlock releases it. An Upgrade that reaches Redis after that, while the unlock is still unanswered, is

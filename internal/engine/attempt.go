@@ -205,13 +205,25 @@ func (l *Attempt) askInTurn() tenure.Outcome {
 			return tenure.Outcome{}
 		case l.Lock.Kind.Queueing != kinds.PerWaiter || l.keepsPlace(a):
 			l.saw(a)
-			l.waiter.Held(a.TTL, a.Joined)
+			l.waiter.Held(l.sleeps(a), a.Joined)
 			return tenure.Outcome{}
 		}
 		l.leavePlace() // it is gone in Redis: the next request is for a new one
 		l.Tenure.SweepIfUnresolved()
 		l.Tenure = nil
 	}
+}
+
+// unmarkedLook is how often an upgrade asks whose mark Redis refuses.
+const unmarkedLook = time.Second
+
+// sleeps returns for how long a refused attempt sleeps, unless it is woken; negative: the lock has no expiry. The last other reader wakes
+// an upgrade only by its mark.
+func (l *Attempt) sleeps(a tenure.AcquireResult) time.Duration {
+	if l.within != nil && l.enqueue && !a.Joined && (a.TTL < 0 || a.TTL > unmarkedLook) {
+		return unmarkedLook
+	}
+	return a.TTL
 }
 
 // saw notes who else wants the lock, for the order in which processes ask.
