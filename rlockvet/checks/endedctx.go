@@ -186,9 +186,14 @@ func (f *function) leavesGoroutines(r *reporter, t *taking) {
 	case *ast.FuncLit:
 		body = n.Body
 	}
-	last := f.info.lastGos(body.List)
+	last, waits := f.info.lastGos(body.List), false
 	flow{f, t, t.ctx}.each(func(n ast.Node, s state) {
-		if g, ok := n.(*ast.GoStmt); ok && slices.Contains(last, g) && s.must(inside) && f.use(g, t.unlock) == unused {
+		d, isDefer := n.(*ast.DeferStmt)
+		g, isGo := n.(*ast.GoStmt)
+		switch {
+		case isDefer: // it waits before the unlock, if that is deferred already, or here: last in, first out
+			waits = waits || (s.must(kept|keptVar) || f.use(d, t.unlock) != unused) && f.info.waitsInDefer(d)
+		case isGo && slices.Contains(last, g) && s.must(inside) && f.use(g, t.unlock) == unused && !waits:
 			r.leftBehind(f.uses(g.Call, t), nameOf(t.call))
 		}
 	})
@@ -198,6 +203,17 @@ func (f *function) leavesGoroutines(r *reporter, t *taking) {
 func leavesGoroutinesOfDo(r *reporter, call *ast.CallExpr, fn ast.Expr) {
 	literal, ok := ast.Unparen(fn).(*ast.FuncLit)
 	if !ok {
+		return
+	}
+	waits := false
+	ast.Inspect(literal.Body, func(n ast.Node) bool {
+		if d, ok := n.(*ast.DeferStmt); ok {
+			waits = waits || r.info.waitsInDefer(d)
+		}
+		_, isLiteral := n.(*ast.FuncLit)
+		return !isLiteral
+	})
+	if waits {
 		return
 	}
 	for _, g := range r.info.lastGos(literal.Body.List) {
@@ -214,6 +230,24 @@ func (r *reporter) leftBehind(all []passed, section string) {
 				"or give it a ctx that may outlive the lock", types.ExprString(p.arg), section)
 		}
 	}
+}
+
+// waitsInDefer reports whether a deferred call waits for goroutines, as far as can be seen: by a Wait, or a channel.
+func (s *source) waitsInDefer(d *ast.DeferStmt) bool {
+	found := false
+	ast.Inspect(d, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.UnaryExpr:
+			found = found || n.Op == token.ARROW
+		case *ast.RangeStmt:
+			_, isChan := s.TypeOf(n.X).Underlying().(*types.Chan)
+			found = found || isChan
+		case *ast.CallExpr:
+			found = found || nameOf(n) == "Wait" && len(n.Args) == 0
+		}
+		return !found
+	})
+	return found
 }
 
 // lastGos lists the go statements at the end of a function, in loops as well, behind which at most a return follows that calls nothing but

@@ -92,7 +92,69 @@ func leftBehindDeferred(ctx context.Context, m *rlock.Mutex) (err error) {
 	return nil
 }
 
+func awaitedTooLate(ctx context.Context, m *rlock.Mutex) (err error) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	group.Add(1)
+	go func() {
+		defer group.Done()
+		_ = work(ctx) // want `ctx is cancelled as soon as`
+	}()
+	return nil
+}
+
 // Correct code, without findings.
+
+func awaitedAtTheEnd(ctx context.Context, m *rlock.Mutex, ids []string) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		var group sync.WaitGroup
+		defer group.Wait()
+		for range ids {
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				_ = work(ctx)
+			}()
+		}
+		return nil
+	})
+}
+
+func awaitedBeforeTheUnlock(ctx context.Context, m *rlock.Mutex) (err error) {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	done := make(chan error)
+	defer func() { <-done }()
+	go func() { done <- work(ctx) }()
+	return nil
+}
+
+func awaitedWithTheUnlock(ctx context.Context, m *rlock.Mutex) (err error) {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	done := make(chan error)
+	defer func() {
+		for e := range done {
+			err = errors.Join(err, e)
+		}
+		err = errors.Join(err, unlock())
+	}()
+	go func() {
+		done <- work(ctx)
+		close(done)
+	}()
+	return nil
+}
 
 func before(ctx context.Context, k *keeper, m *rlock.Mutex) error {
 	short, cancel := context.WithTimeout(ctx, time.Minute)
