@@ -5,6 +5,7 @@ package rlockcertmagic
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -79,34 +80,62 @@ func (l *Locker) add(name string, hold *rlock.Hold) {
 }
 
 // RenewLockLease is called before each attempt to get a certificate. Holds are renewed by themselves. If one was lost, RenewLockLease waits
-// for the lock again: then certmagic looks whether another process has got the certificate in the meantime.
+// for the lock again: then certmagic looks whether another process has got the certificate in the meantime. It does not if another caller of
+// this process has the lock by then: certmagic does not say who asks, and that one would wait for itself.
 func (l *Locker) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
-	l.mu.Lock()
-	all := l.held[name]
-	l.mu.Unlock()
-	if len(all) == 0 || all[0].Err() == nil {
+	lost := l.takeLost(name)
+	if lost == nil {
 		return nil
 	}
 	if err := l.Lock(ctx, name); err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.held[name] = slices.Insert(l.held[name], 0, lost) // its caller unlocks it
 		return err
 	}
-	return l.Unlock(ctx, name) // the lost one
+	return ended(lost)
+}
+
+// takeLost takes the oldest hold of that name out of the list, if all are lost: until its caller has another one, the Unlock of others is
+// for theirs.
+func (l *Locker) takeLost(name string) *rlock.Hold {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.held[name]
+	if len(all) == 0 || all[len(all)-1].Err() == nil {
+		return nil
+	}
+	return l.takeOldest(name)
+}
+
+// takeOldest takes the oldest hold of that name out of the list; nil if there is none. mu is held.
+func (l *Locker) takeOldest(name string) *rlock.Hold {
+	all := l.held[name]
+	switch len(all) {
+	case 0:
+		return nil
+	case 1:
+		delete(l.held, name)
+	default:
+		l.held[name] = all[1:]
+	}
+	return all[0]
 }
 
 // Unlock ends the oldest hold of that name. Without one it does nothing: certmagic unlocks a name again at its end. A lost lock is free.
 func (l *Locker) Unlock(_ context.Context, name string) error {
 	l.mu.Lock()
-	all := l.held[name]
-	if len(all) < 2 {
-		delete(l.held, name)
-	} else {
-		l.held[name] = all[1:]
-	}
+	oldest := l.takeOldest(name)
 	l.mu.Unlock()
-	if len(all) == 0 {
+	if oldest == nil {
 		return nil
 	}
-	if err := all[0].Unlock(); !errors.Is(err, rlock.ErrNotHeld) {
+	return ended(oldest)
+}
+
+// ended unlocks a hold, which may be lost.
+func ended(hold *rlock.Hold) error {
+	if err := hold.Unlock(); !errors.Is(err, rlock.ErrNotHeld) {
 		return err
 	}
 	return nil

@@ -291,6 +291,62 @@ func TestLostLock(t *testing.T) {
 	require.Zero(t, client.Stats().Holds)
 }
 
+// Two callers of a process want the same lock, and the first one loses it. The second has its own lock and does not wait for it, and the
+// first, if it asks again, waits no longer than for the second.
+func TestLostLockOfTwo(t *testing.T) {
+	a, b, client := newLockers(t)
+	ctx := t.Context()
+	inBackground := func(call func() error) <-chan error {
+		t.Helper()
+		ended, waiting := make(chan error, 1), client.Stats().Waiting
+		go func() { ended <- call() }() // ends with the test
+		redistest.Eventually(t, soon, func() bool { return len(ended) > 0 || client.Stats().Waiting > waiting }, "it has ended, or waits")
+		return ended
+	}
+	renew := func() error { return a.RenewLockLease(ctx, "x", time.Minute) }
+	require.NoError(t, a.Lock(ctx, "x")) // the first
+	lose(t, client, "x")
+	require.NoError(t, a.Lock(ctx, "x")) // the second
+	require.NoError(t, redistest.Within(t, soon, inBackground(renew), "the second has its own lock"))
+	require.NoError(t, a.Unlock(ctx, "x"))
+	require.NoError(t, a.Unlock(ctx, "x"))
+	ok, err := b.TryLock(ctx, "x")
+	require.NoError(t, err)
+	require.True(t, ok, "both are through")
+	require.NoError(t, b.Unlock(ctx, "x"))
+
+	require.NoError(t, a.Lock(ctx, "x")) // the first
+	lose(t, client, "x")
+	require.NoError(t, b.Lock(ctx, "x")) // another process
+	second := inBackground(func() error { return a.Lock(ctx, "x") })
+	first := inBackground(renew)
+	require.NoError(t, b.Unlock(ctx, "x"))
+	require.NoError(t, redistest.Within(t, soon, second, "the second has the lock"))
+	require.Empty(t, first)
+	require.NoError(t, a.Unlock(ctx, "x"))
+	require.NoError(t, redistest.Within(t, soon, first, "the first has it again"))
+	require.NoError(t, a.Unlock(ctx, "x"))
+	require.Zero(t, client.Stats().Holds)
+}
+
+// A renewal that fails leaves its caller with an Unlock to call, which frees no other lock.
+func TestLostLockIsNotRenewed(t *testing.T) {
+	a, b, client := newLockers(t)
+	require.NoError(t, a.Lock(t.Context(), "x"))
+	lose(t, client, "x")
+	require.NoError(t, b.Lock(t.Context(), "x"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, a.RenewLockLease(ctx, "x", time.Minute), context.Canceled)
+	require.NoError(t, b.Unlock(t.Context(), "x"))
+	require.NoError(t, a.Lock(t.Context(), "x")) // another caller
+	require.NoError(t, a.Unlock(t.Context(), "x"), "the first one's, which is lost")
+	ok, err := b.TryLock(t.Context(), "x")
+	require.NoError(t, err)
+	require.False(t, ok)
+	require.NoError(t, a.Unlock(t.Context(), "x"))
+}
+
 // An Unlock frees no lock of another caller of the process: one that comes after a loss keeps its own.
 func TestUnlock(t *testing.T) {
 	a, b, client := newLockers(t)
