@@ -3,6 +3,7 @@
 package rlockgocron
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,13 +22,17 @@ import (
 type Locker struct {
 	client  *rlock.Client
 	options []rlock.Option
-	held    sync.Map // the *rlock.Hold of each run under way, by the name of its job
+
+	mu    sync.Mutex               // guards the following; no other lock is taken under it
+	taken map[string][]*rlock.Hold // for runs whose task has not begun yet, by the name of their job; more than one if the others are lost
 }
 
 // NewLocker returns a Locker. The lock stays taken for apart, however short the job is: by so much may a tick come later in one process than
 // in another. It must be shorter than the time between two ticks. The options are for each lock, as [rlock.WithWatchdog].
 func NewLocker(client *rlock.Client, apart time.Duration, options ...rlock.Option) *Locker {
-	return &Locker{client: client, options: append([]rlock.Option{rlock.WithMinHold(apart)}, options...)}
+	return &Locker{
+		client: client, options: append([]rlock.Option{rlock.WithMinHold(apart)}, options...), taken: make(map[string][]*rlock.Hold),
+	}
 }
 
 // Lock makes one attempt: one that waited would stop the schedule of the job, and run it again.
@@ -36,11 +41,34 @@ func (l *Locker) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.held.Store(name, hold)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.taken[name] = append(l.taken[name], hold)
 	return unlock(func() error {
-		l.held.CompareAndDelete(name, hold)
+		l.begins(name, hold) // if the task never began
 		return hold.Unlock()
 	}), nil
+}
+
+// begins takes a hold of that name out of the list, the newest if none is given: it is for one run. It returns nil if there is none.
+func (l *Locker) begins(name string, hold *rlock.Hold) *rlock.Hold {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.taken[name]
+	i := len(all) - 1
+	if hold != nil {
+		i = slices.Index(all, hold)
+	}
+	if i < 0 {
+		return nil
+	}
+	hold = all[i]
+	if all = slices.Delete(all, i, i+1); len(all) > 0 {
+		l.taken[name] = all
+	} else {
+		delete(l.taken, name)
+	}
+	return hold
 }
 
 // unlock is a gocron.Lock. It does without its ctx, which is done at a Shutdown.
@@ -54,16 +82,26 @@ func (l *Locker) NewJob(s gocron.Scheduler, at gocron.JobDefinition, name string
 }
 
 // Task is for a job with that name (gocron.WithName) that NewJob does not add. The ctx of fn carries the hold. It ends when gocron stops the
-// job, and when the lock is lost: then another process may run the job, and the task's error is [rlock.ErrLost], too, whatever fn returned.
+// job, and when the lock is lost: then another process may run the job, and the task's error is [rlock.ErrLost], too, whatever fn returned. If it
+// was lost before, fn does not run.
 func (l *Locker) Task(name string, fn func(ctx context.Context) error) gocron.Task {
 	return gocron.NewTask(func(ctx context.Context) error {
-		value, _ := l.held.Load(name)
-		hold, ok := value.(*rlock.Hold)
-		if !ok {
+		hold := l.begins(name, nil)
+		if hold == nil {
 			return fmt.Errorf("rlockgocron: a run of the task %q has no lock (give its job gocron.WithName(%q), and the Locker)", name, name)
 		}
-		return under(ctx, hold.Context(), fn)
+		section := hold.Context()
+		if isOver(section) {
+			return fmt.Errorf("rlockgocron: the lock was lost before the task %q began: %w", name, cmp.Or(context.Cause(section), rlock.ErrLost))
+		}
+		return under(ctx, section, fn)
 	})
+}
+
+// isOver reports whether a section has ended, or has no lease any more, as after a pause that was longer.
+func isOver(section context.Context) bool {
+	until, ok := rlock.TrustedUntil(section)
+	return section.Err() != nil || ok && !time.Now().Before(until)
 }
 
 // under runs fn until job or section ends, with what section carries.
@@ -83,9 +121,8 @@ var ErrNotLeader = errors.New("rlockgocron: not the leader")
 
 // Elector is a gocron.Elector: the process that holds its lock starts all jobs.
 type Elector struct {
-	lock       rlock.Locker
-	leadership rlock.Leadership
-	term       atomic.Pointer[context.Context] // nil: there was none
+	lock rlock.Locker
+	term atomic.Pointer[context.Context] // the last one; nil: there was none
 }
 
 // NewElector returns an Elector whose leader holds the lock, of any kind.
@@ -98,22 +135,31 @@ func (e *Elector) Run(ctx context.Context, options ...rlock.LeadOption) error {
 		e.term.Store(&ctx)
 		<-ctx.Done()
 		return ctx.Err()
-	}, append(options, rlock.ReportTo(&e.leadership))...)
+	}, options...)
+}
+
+// leads returns the ctx of the term, or nil if this process does not lead.
+func (e *Elector) leads() context.Context {
+	if term := e.term.Load(); term != nil && !isOver(*term) {
+		return *term
+	}
+	return nil
 }
 
 // IsLeader looks at the end of the lease, so that a leader who was paused beyond it starts nothing.
 func (e *Elector) IsLeader(context.Context) error {
-	if !e.leadership.State().Leading {
+	if e.leads() == nil {
 		return ErrNotLeader
 	}
 	return nil
 }
 
-// Task is a task whose ctx ends with the leadership, too: jobs that run when it is lost go on otherwise.
+// Task is a task whose ctx ends with the leadership, too: jobs that run when it is lost go on otherwise. It fails with [ErrNotLeader], and fn
+// does not run, if the leadership has ended since gocron asked for it.
 func (e *Elector) Task(fn func(ctx context.Context) error) gocron.Task {
 	return gocron.NewTask(func(ctx context.Context) error {
-		if term := e.term.Load(); term != nil {
-			return under(ctx, *term, fn)
+		if term := e.leads(); term != nil {
+			return under(ctx, term, fn)
 		}
 		return ErrNotLeader
 	})

@@ -394,3 +394,99 @@ func TestOutage(t *testing.T) {
 	redistest.Within(t, soon, ran, "it runs")
 	require.NoError(t, scheduler.Shutdown())
 }
+
+// once is a schedule of one run, at once.
+func once() gocron.JobDefinition { return gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()) }
+
+// newScheduler returns one of this process with a Client, and what its runs fail with.
+func newScheduler(t *testing.T) (*rlock.Client, gocron.Scheduler, <-chan error) {
+	t.Helper()
+	t.Parallel()
+	client, err := rlock.New(redistest.Start(t).Client(t), rlock.Options{WatchdogTimeout: watchdog})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	failed := make(chan error, 10)
+	scheduler, err := gocron.NewScheduler(gocron.WithGlobalJobOptions(gocron.WithEventListeners(
+		gocron.AfterJobRunsWithError(func(_ uuid.UUID, _ string, err error) { failed <- err }))))
+	require.NoError(t, err)
+	return client, scheduler, failed
+}
+
+// A lock is for one run: a job of that name without the Locker does not run beside it.
+func TestLockIsForOneRun(t *testing.T) {
+	client, scheduler, failed := newScheduler(t)
+	locker := rlockgocron.NewLocker(client, time.Millisecond)
+	inside := make(chan bool, 1)
+	_, err := locker.NewJob(scheduler, once(), "x", func(ctx context.Context) error {
+		inside <- true
+		<-ctx.Done()
+		return nil
+	})
+	require.NoError(t, err)
+	scheduler.Start()
+	redistest.Within(t, soon, inside, "it runs")
+	_, err = scheduler.NewJob(once(), locker.Task("x", func(context.Context) error {
+		inside <- true
+		return nil
+	}), gocron.WithName("x"))
+	require.NoError(t, err)
+	require.ErrorContains(t, redistest.Within(t, soon, failed, "the other does not run"), "has no lock")
+	require.NoError(t, scheduler.Shutdown())
+	require.Empty(t, inside)
+}
+
+// A task that begins after its lock was lost does not run, nor under the lock of the next run.
+func TestLostBeforeTheTask(t *testing.T) {
+	client, scheduler, failed := newScheduler(t)
+	locker := rlockgocron.NewLocker(client, time.Millisecond)
+	inside, lost := make(chan bool, 1), make(chan bool, 1)
+	_, err := locker.NewJob(scheduler, once(), "x", func(context.Context) error {
+		inside <- false
+		return nil
+	}, gocron.WithEventListeners(gocron.BeforeJobRuns(func(uuid.UUID, string) {
+		forced, err := client.Mutex("x").ForceUnlock(context.Background())
+		require.NoError(t, err)
+		require.True(t, forced)
+		redistest.Eventually(t, soon, func() bool { return client.Stats().Lost == 1 }, "it is lost")
+		lost <- true
+		require.True(t, redistest.Within(t, soon, inside, "the next one runs"))
+	})))
+	require.NoError(t, err)
+	scheduler.Start()
+	redistest.Within(t, soon, lost, "the lock of the first one is lost")
+	_, err = locker.NewJob(scheduler, once(), "x", func(ctx context.Context) error {
+		inside <- true
+		<-ctx.Done()
+		return nil
+	})
+	require.NoError(t, err)
+	require.ErrorIs(t, redistest.Within(t, soon, failed, "the first one fails"), rlock.ErrLost)
+	require.NoError(t, scheduler.Shutdown())
+	require.Empty(t, inside)
+}
+
+// The caller of Run may want to know of the leadership, too. A task that begins after it does not run.
+func TestElectorReports(t *testing.T) {
+	client, scheduler, failed := newScheduler(t)
+	elector := rlockgocron.NewElector(client.Mutex("scheduler"))
+	require.ErrorIs(t, elector.IsLeader(t.Context()), rlockgocron.ErrNotLeader)
+	var told rlock.Leadership
+	ctx, resign := context.WithCancel(t.Context())
+	led := make(chan error, 1)
+	go func() { led <- elector.Run(ctx, rlock.ReportTo(&told)) }() // ends with ctx
+	redistest.Eventually(t, soon, func() bool { return elector.IsLeader(t.Context()) == nil }, "it leads")
+	require.True(t, told.State().Leading)
+	resign()
+	require.ErrorIs(t, redistest.Within(t, soon, led, "it resigns"), context.Canceled)
+	require.ErrorIs(t, elector.IsLeader(t.Context()), rlockgocron.ErrNotLeader)
+	ran := make(chan bool, 1)
+	_, err := scheduler.NewJob(once(), elector.Task(func(context.Context) error {
+		ran <- true
+		return nil
+	}))
+	require.NoError(t, err)
+	scheduler.Start()
+	require.ErrorIs(t, redistest.Within(t, soon, failed, "the task fails"), rlockgocron.ErrNotLeader)
+	require.NoError(t, scheduler.Shutdown())
+	require.Empty(t, ran)
+}
