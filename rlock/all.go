@@ -47,6 +47,7 @@ type MultiMutex struct {
 	persist bool             // one has WithWaitForRedis
 	early   bool             // a Client was not connected, so parts are known when it is
 	clients []*tenure.Client // of the members, each once; not those of a Quorum, which continues without one of them
+	trace   *Trace           // of the Client of the first lock given
 	invalid error
 }
 
@@ -57,7 +58,6 @@ type member struct {
 	name   string
 	about  *tenure.Lock // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
 	single *tenure.Lock // about, if that is all it takes
-	trace  *Trace       // of the Client of about, or of the first member of a Quorum
 	lease  *tenure.Lock // about, or the first member of a Quorum: how long a hold lasts; nil if that is not known
 	order  int          // among the members of one lock: each lets the next ones in
 	first  *member      // the member of the same lock that is taken before it, and lets it in; nil if it is that
@@ -69,7 +69,7 @@ type member struct {
 // A handle given twice counts once; another handle of the same lock re-enters it. If there are no locks, one is nil or invalid, or a read/write
 // lock and one of another kind share a name, the methods report an error.
 func All(lockers ...Locker) *MultiMutex {
-	a := new(MultiMutex)
+	a := &MultiMutex{trace: traceOf(lockers)}
 	all, err := flatten(lockers)
 	if len(all) == 0 {
 		err = cmp.Or(err, errors.New("no locks were given"))
@@ -145,13 +145,12 @@ func flatten(lockers []Locker) (all []*member, err error) {
 			err = cmp.Or(err, l.invalid)
 			continue
 		case *Mutex:
-			m.about, m.single, m.lease, m.trace = l.lock, l.lock, l.lock, l.client.trace
+			m.about, m.single, m.lease = l.lock, l.lock, l.lock
 			if l.lock.Kind.Side == lua.Reader {
 				m.order = 2
 			}
 		case *Upgradeable:
-			r := l.rw.read
-			m.about, m.lease, m.trace, m.order = r.lock, r.lock, r.client.trace, 1
+			m.about, m.lease, m.order = l.rw.read.lock, l.rw.read.lock, 1
 		case *permits:
 			err = cmp.Or(err, fmt.Errorf("permits of the semaphore %q cannot be one of several locks: nobody owns them in Redis, "+
 				"so those that a process holds for a moment, and dies, are gone (take them in a section of the others)", l.Name()))
@@ -160,7 +159,7 @@ func flatten(lockers []Locker) (all []*member, err error) {
 				"the order of these (take them in a section of the others)", l.Name()))
 		case *QuorumMutex:
 			if err = cmp.Or(err, l.invalid); l.invalid == nil {
-				m.lease, m.trace = l.of.Whole, l.trace
+				m.lease = l.of.Whole
 			}
 		}
 		if m.about != nil {
@@ -172,6 +171,35 @@ func flatten(lockers []Locker) (all []*member, err error) {
 		all = append(all, m)
 	}
 	return all, err
+}
+
+// traceOf returns the Trace of the Client of the first lock that has one, or nil. Locks of other types have none.
+func traceOf(lockers []Locker) *Trace {
+	for _, l := range lockers {
+		if !isMade(l) {
+			continue
+		}
+		switch l := l.(type) {
+		case *MultiMutex:
+			if l.isOfClients() {
+				return l.trace
+			}
+		case *Mutex:
+			return l.client.trace
+		case *Upgradeable:
+			return l.rw.read.client.trace
+		case *QuorumMutex:
+			if l.invalid == nil {
+				return l.trace
+			}
+		}
+	}
+	return nil
+}
+
+// isOfClients reports whether the Client of one of the members is known.
+func (a *MultiMutex) isOfClients() bool {
+	return slices.ContainsFunc(a.members, func(m *member) bool { return m.lease != nil })
 }
 
 // isMade reports whether l is neither nil nor, if it is of a type of this package, its zero value.
@@ -305,12 +333,9 @@ func (a *MultiMutex) fail(causes ...error) error { return &lockError{name: a.nam
 func (a *MultiMutex) lock(who tenure.Caller) (context.Context, UnlockFunc, error) {
 	a.check()
 	needs(who.Ctx)
-	var trace *tracing
-	if i := slices.IndexFunc(a.members, func(m *member) bool { return m.lease != nil }); i >= 0 {
-		trace = a.members[i].trace.follow(&who, a.name, "all")
-		trace.of(a.names)
-		who.Trace = trace.tracer()
-	}
+	trace := a.trace.follow(&who, a.name, "all")
+	trace.of(a.names)
+	who.Trace = trace.tracer()
 	s, err := a.compete(who)
 	trace.forget() // what became of single members
 	if err != nil {

@@ -23,7 +23,8 @@ type QuorumMutex struct {
 // lock. So it survives the death of the others and the loss of all their data: Redlock. docs/locks.md has its limits.
 //
 // Each member is a plain [Client.Mutex] of a Client of its own. The servers share no replication and no cluster. The methods report other kinds,
-// two members of one Client or server, and members with different leases or watchdog times.
+// two members of one Client or server, and members with a different [WithLease] or [WithWatchdog]. [Options].UnlockTimeout, Logger and Trace are
+// those of the first one's Client.
 //
 // A hold is trusted until (time the call was sent) + lease - drift on a majority of the servers; the drift is 1 % of the lease and 2 ms. Without
 // a majority that answers, Lock fails with [ErrUnreachable] after three seconds. There is no fencing token and no order among processes.
@@ -38,11 +39,7 @@ func Quorum(members ...Locker) *QuorumMutex {
 		return q
 	}
 	q.of = quorum.New(q.name, specs)
-	for _, l := range members {
-		if m := l.(*Mutex); m.lock == q.of.Members[0] { //nolint:errcheck // looked at before
-			q.trace = m.client.trace
-		}
-	}
+	q.trace = members[0].(*Mutex).client.trace //nolint:errcheck // looked at before
 	return q
 }
 

@@ -60,6 +60,34 @@ func TestQuorumOfOneServer(t *testing.T) {
 	})
 }
 
+// The options of the first member's Client are the quorum's, in each process: the ids of Clients are random.
+func TestQuorumHasTheOptionsOfTheFirst(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		for range 5 { // one order of ids in six
+			var servers []*redistest.Server
+			var members []rlock.Locker
+			for i := range 3 {
+				s := redistest.Start(t)
+				servers = append(servers, s)
+				members = append(members, newClient(t, s.Client(t), rlock.Options{UnlockTimeout: time.Duration(i+1) * time.Second / 2}).Mutex("x"))
+			}
+			for first := range members {
+				members := slices.Concat(members[first:], members[:first])
+				_, unlock := enter(t, t.Context(), rlock.Quorum(members...))
+				for _, s := range servers {
+					s.Pause()
+				}
+				began := time.Now()
+				require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
+				requireTook(t, time.Duration(first+1)*time.Second/2, began, time.Now())
+				for _, s := range servers {
+					s.Resume()
+				}
+			}
+		}
+	})
+}
+
 // The methods of a quorum report members that it cannot use.
 func TestQuorumRefusesMembers(t *testing.T) {
 	virtual(t, func(t *testing.T, b fixture) {

@@ -385,6 +385,50 @@ func TestTraceOfAllWithoutAMutex(t *testing.T) {
 	})
 }
 
+// Several locks report themselves to the Trace of the Client of the first one given, in each process: the ids of Clients are random.
+func TestTraceOfTheFirst(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		servers := []rueidis.Client{redistest.Start(t).Client(t), redistest.Start(t).Client(t), redistest.Start(t).Client(t)}
+		var s traceLines
+		o := s.traced()
+		o.WatchdogTimeout = shortWatchdog
+		for range 5 { // one order of ids in six
+			traced, second, third := newClient(t, servers[0], o), newClient(t, servers[1]), newClient(t, servers[2])
+			for kind, build := range map[string]func(...rlock.Locker) rlock.Locker{
+				"quorum": func(l ...rlock.Locker) rlock.Locker { return rlock.Quorum(l...) },
+				"all":    func(l ...rlock.Locker) rlock.Locker { return rlock.All(l...) },
+			} {
+				one, two, three := traced.Mutex(kind), second.Mutex(kind), third.Mutex(kind)
+				require.NoError(t, lockOnce(t, build(one, two, three)))
+				require.Equal(t, []string{kind + " free", kind + " free released: ok"}, s.take())
+				require.NoError(t, lockOnce(t, build(two, one, three)))
+				require.Empty(t, s.take())
+			}
+			require.NoError(t, lockOnce(t, rlock.All(rlock.All(traced.Mutex("z"), second.Mutex("y")), third.Mutex("x"))))
+			require.Equal(t, []string{"all free", "all free released: ok"}, s.take())
+
+			ctx, unlock := enter(t, context.Background(), rlock.Quorum(traced.Mutex("x"), second.Mutex("x"), third.Mutex("x")))
+			for _, rdb := range servers {
+				require.NoError(t, rdb.Do(t.Context(), rdb.B().Del().Key("x").Build()).Error())
+			}
+			<-ctx.Done()
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+			lines := s.take()
+			redistest.Eventually(t, testTimeout, func() bool {
+				lines = append(lines, s.take()...)
+				return slices.Contains(lines, fmt.Sprintf("quorum lost: %v, true", rlock.LostGone))
+			}, "the loss is told")
+		}
+	})
+}
+
+// lockOnce locks and unlocks.
+func lockOnce(t *testing.T, l rlock.Locker) error {
+	t.Helper()
+	_, unlock := enter(t, context.Background(), l)
+	return unlock()
+}
+
 // lockedBuffer is a log for several goroutines.
 type lockedBuffer struct {
 	mu sync.Mutex // guards b

@@ -28,7 +28,8 @@ import (
 
 // Quorum is a lock on several servers, on the terms of one handle. It does not change.
 type Quorum struct {
-	// Whole describes it all: the user's name for it, the lease, and a key shared by all handles on the same members. Redis has no such key.
+	// Whole describes it all: the user's name for it, the lease, and a key shared by all handles on the same members. Redis has no such key. Its
+	// Client is that of the first member given, whose options apply, so that it is the same in each process.
 	Whole   *tenure.Lock
 	Members []*tenure.Lock // in the order of their Clients' ids, so that the order of the arguments does not matter
 }
@@ -38,6 +39,7 @@ var kind = &kinds.Kind{Name: "quorum"}
 
 // New returns the lock on those members: an odd number, each with its own Client.
 func New(name string, members []*tenure.Lock) *Quorum {
+	first := members[0]
 	members = slices.SortedFunc(slices.Values(members), func(a, b *tenure.Lock) int { return cmp.Compare(a.Client.ID, b.Client.ID) })
 	var key strings.Builder
 	for _, m := range members {
@@ -48,7 +50,7 @@ func New(name string, members []*tenure.Lock) *Quorum {
 		persists = persists || m.Persists
 		maxWait = tenure.ShortestWait(maxWait, m.MaxWait)
 	}
-	return &Quorum{members[0].Whole(key.String(), kind, name, maxWait, persists), members}
+	return &Quorum{first.Whole(key.String(), kind, name, maxWait, persists), members}
 }
 
 // majority returns how many servers must hold the lock.

@@ -28,10 +28,11 @@ type Hold struct {
 	First Level
 }
 
-// IsOf reports whether the hold is of that lock, or of that side of a read/write lock, through any handle.
+// IsOf reports whether the hold is of that lock, or of that side of a read/write lock, through any handle. Handles on a majority may have any
+// of its Clients, all of which are in the key.
 func (h *Hold) IsOf(m *Lock) bool {
 	of := h.Tenure.Lock
-	return of.Client == m.Client && of.Key == m.Key && of.Kind.Side == m.Kind.Side
+	return (of.Client == m.Client || h.Tenure.IsMajority() && of.Kind == m.Kind) && of.Key == m.Key && of.Kind.Side == m.Kind.Side
 }
 
 // IsBeside reports whether the hold is of the other side of the same read/write lock.
