@@ -15,7 +15,6 @@ type section struct {
 }
 
 // sections reads the journal in order. It fails if two holders were inside one order together, or counted the same parcel.
-// counted one parcel twice.
 func sections(journal []rueidis.XRangeEntry) (all []*section, err error) {
 	inside := make(map[string]*section) // by order
 	parcels := make(map[string]int)
