@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "66f1c2ddbc6e6862441027f8d2f4b20a011e9712"}
+	permitsScript      = script{Text("permits"), "70a5d1541468c7af6c6711dfbb0698ce15339447"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "d57eb4fd666c66295f418aad64573061c09ebff8"}
+	permitsLeaseScript = script{Text("permits_lease"), "4e3397ec4b76b31fa2515ac1cfd2899eb9b346f4"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 

@@ -9,7 +9,7 @@
 -- KEYS[6]   with a queue: their wants, a hash (see line.lua)
 -- KEYS[7]   with a queue: when their places end, a sorted set
 -- ARGV[1]   request: the number of this call and its repeats, higher than those of all earlier requests in the record
--- ARGV[2]   the change: as in semaphore.lua, or the word total and the number of all permits
+-- ARGV[2]   the change: as in semaphore.lua, or the word total and the number of all permits; set is total if the counter does not exist
 -- ARGV[3]   <mode> <how> <keep> <channel>, as in semaphore.lua. Mode 3 is mode 1 for a single want of one permit, which another process's call
 --           may grant: with the first id, for keep ms, and by a message to this process. Its next call finds that, and sets the lease
 -- ARGV[4]   the wants: the number of permits for each waiter, separated by commas

@@ -11,7 +11,8 @@
 -- Reply 1  changed
 -- Reply 0  it is not held, or has expired
 --
--- If the permit now expires before the next look by a process in line, some get a message with the time to look.
+-- If the permit now expires before the next look by a process in line, some get a message with the time to look. If it expires earlier than
+-- before, all that are not in line are told of a permit, which they find taken, but until when.
 
 local line = open({
   queue = KEYS[2], requests = KEYS[3], ends = KEYS[4], now = clock(), length = KEYS[2] and redis.call('zcard', KEYS[2]),
@@ -27,4 +28,7 @@ if line.queue then
   arm(line)
 end
 redis.call('zadd', KEYS[1], 'xx', string.format('%d', line.soon), ARGV[2])
+if line.soon < tonumber(score) then
+  announce(line.how, line.channel, 1, line.queue, line.length)
+end
 return 1

@@ -47,19 +47,18 @@ end
 local function change(line, text)
   local what, n = string.match(text, '^(%a*) ?(-?%d+)$')
   n = tonumber(n)
-  if what == 'total' then
+  if what == 'total' or what == 'set' and not line.exists then -- Redis may have lost the number alone
     local before = line.free
-    add(line, n - line.free - line.held)
+    add(line, n - line.free - (line.held or 0))
     line.creates = not line.exists
     return (line.free ~= before or line.creates) and 1 or 0
   elseif what == 'drain' then
     n = math.max(line.free, 0)
     add(line, -n)
     return n
-  elseif what == 'set' and line.exists or what == 'exists' and not line.exists then
+  elseif what == 'set' or what == 'exists' and not line.exists then
     return 0
   end
-  line.creates = what == 'set'
   add(line, n)
   return 1
 end

@@ -38,7 +38,7 @@ var preludes = map[string][]string{
 	"adopt":                {"raise"},
 	"next_token":           {"raise"},
 	"permits_renew":        {"clock"},
-	"permits_lease":        {"clock", "message", "record", "line"},
+	"permits_lease":        {"clock", "message", "record", "line", "announce"},
 	"permits_info":         {"clock", "counter"},
 	"semaphore_delete":     {"counter"},
 

@@ -19,7 +19,7 @@ func TestHashes(t *testing.T) {
 		"fencedWrite": fencedWriteScript,
 		"export":      exportScript, "adopt": adoptScript, "next_token": nextTokenScript,
 		"semaphore": semaphoreScript, "permits": permitsScript, "permitsRenew": permitsRenewScript,
-		"permitsLease": permitsLeaseScript, "permitsInfo": permitsInfoScript,
+		"permitsLease": permitsLeaseScript, "permitsInfo": permitsInfoScript, "semaphoreDelete": semaphoreDeleteScript,
 	} {
 		sum := sha1.Sum([]byte(s.text))
 		if want := hex.EncodeToString(sum[:]); s.sha != want {

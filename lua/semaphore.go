@@ -11,8 +11,8 @@ import (
 )
 
 var (
-	semaphoreDeleteScript = script{Text("semaphore_delete"), "00"}
-	semaphoreScript       = script{Text("semaphore"), "0717b457c66441cdd730ec26c78e9d73afa8de43"}
+	semaphoreDeleteScript = script{Text("semaphore_delete"), "f26de07ec38ba2c8777ff04658d956608689022d"}
+	semaphoreScript       = script{Text("semaphore"), "c466a5e5701f1e6a353909155b1c377a8a554263"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.

@@ -65,7 +65,7 @@ func (s *PermitSemaphore) change(ctx context.Context, what lua.Change, n, least 
 	return s.semaphore.Change(ctx, what, n)
 }
 
-// TrySetPermits is [Semaphore.TrySetPermits].
+// TrySetPermits is [Semaphore.TrySetPermits], of the number of all permits.
 func (s *PermitSemaphore) TrySetPermits(ctx context.Context, n int64) (bool, error) {
 	o, err := s.change(ctx, lua.TrySet, n, 0)
 	return o.Done == 1, err

@@ -109,6 +109,20 @@ func TestPermitsAreForgotten(t *testing.T) {
 	})
 }
 
+// If Redis has lost the number of free permits alone, TrySetPermits counts those that are held.
+func TestPermitNumberIsForgotten(t *testing.T) {
+	virtual(t, func(t *testing.T, b fixture) {
+		s := b.PermitSemaphore(b.name)
+		setPermits(t, s, 3)
+		held := acquire(t, s, 2)
+		require.NoError(t, b.do(t, "DEL", b.name).Error())
+		answer(s.TrySetPermits(context.Background(), 3)).is(t, true)
+		requirePermits(t, s, 1, 2)
+		require.NoError(t, held.permit.Release())
+		requirePermits(t, s, 3, 0)
+	})
+}
+
 // A permit that this process gives back by its id when its lease is over was lost because it expired, whoever notices first.
 func TestPermitsThatHaveExpired(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
@@ -198,6 +212,26 @@ func TestPermitWaitersHearOfAShorterLease(t *testing.T) {
 		require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
 		require.NoError(t, next.permit.Release())
 	})
+}
+
+// So it does if the waiter, or who shortens the lease, is not in line.
+func TestPermitOutsidersHearOfAShorterLease(t *testing.T) {
+	for name, most := range map[string][2]int{"waits": {-1, 0}, "shortens": {0, -1}} {
+		runVirtual(t, name, func(t *testing.T, b fixture) {
+			setPermits(t, b.PermitSemaphore(b.name), 1)
+			held := acquire(t, b.PermitSemaphore(b.name, rlock.WithLease(time.Hour)), 1)
+			waits := newClient(t, b.rdb, rlock.Options{HandOff: rlock.HandOff{Most: most[0]}})
+			got := async(func() error {
+				_, _, err := waits.PermitSemaphore(b.name).Acquire(context.Background())
+				return err
+			})
+			redistest.Eventually(t, testTimeout, func() bool { return waits.Stats().Waiting == 1 }, "it waits")
+			noCalls(t)
+			other := newClient(t, b.rdb, rlock.Options{HandOff: rlock.HandOff{Most: most[1]}}).PermitSemaphore(b.name)
+			require.NoError(t, other.UpdateLease(context.Background(), held.permit.ID(), time.Second))
+			require.NoError(t, within(t, got, wakeTimeout))
+		})
+	}
 }
 
 // G2: a lease counts from the first request for the permit, even if the reply to that was lost. Here a grace keeps the permit in

@@ -79,6 +79,43 @@ func TestPermitsByMessage(t *testing.T) {
 	})
 }
 
+// No permit is granted by a message while somebody listens out of line, such as Redisson: if the process that gets it is gone, nobody tells those
+// when its time is over.
+func TestPermitsByMessageBesideOutsiders(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		setPermits(t, b.PermitSemaphore(b.name), 1)
+		held := acquire(t, b.PermitSemaphore(b.name, rlock.WithLease(time.Hour)), 1)
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		b.permitAsync(t, newClient(t, redistest.Dial(t, proxy.Addr())).PermitSemaphore(b.name), 1)
+		outside := newClient(t, b.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}})
+		got := async(func() error {
+			_, _, err := outside.PermitSemaphore(b.name).Acquire(context.Background())
+			return err
+		})
+		redistest.Eventually(t, testTimeout, func() bool { return outside.Stats().Waiting == 1 }, "it waits")
+		noCalls(t)
+		proxy.BlackHole(true)
+		require.NoError(t, held.permit.Release())
+		require.NoError(t, within(t, got, wakeTimeout))
+		proxy.BlackHole(false)
+	})
+}
+
+// A permit that came with a message is traced as one that was handed over, as a lock is.
+func TestPermitByMessageIsTraced(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		b := newFixture(t)
+		setPermits(t, b.PermitSemaphore(b.name), 1)
+		held := acquire(t, b.PermitSemaphore(b.name), 1)
+		var told traceLines
+		got, _ := b.permitAsync(t, newClient(t, b.rdb, told.traced()).PermitSemaphore(b.name), 1)
+		require.NoError(t, held.permit.Release())
+		require.NoError(t, within(t, got, wakeTimeout))
+		require.ElementsMatch(t, []string{"permits waits", "permits grant"}, told.take())
+	})
+}
+
 // G2: the longest hold of a permit that came with a message counts from then on, not from the waiter's last call.
 func TestMaxHoldOfAPermitByMessage(t *testing.T) {
 	virtual(t, func(t *testing.T, b fixture) {

@@ -32,6 +32,9 @@ func (m PermitSemaphore) Acquire(who tenure.Caller, n int) (*PermitHold, error) 
 	if err := m.await(who, w); err != nil {
 		return nil, err
 	}
+	if w.first > 0 {
+		who.Took(tenure.PathGrant)
+	}
 	h, err := m.admit(who.Parent(), w)
 	if err != nil { // they go back in the background, or after Close in one call
 		_, _ = m.giveBack(context.Background(), time.Time{}, 0, w.ids...)
