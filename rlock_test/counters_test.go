@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -119,6 +120,40 @@ func TestCountersCountOnce(t *testing.T) {
 				requirePermits(t, b.PermitSemaphore(b.name), 5, 0)
 			})
 		}
+	}
+}
+
+// A process that was stopped for minutes during a call, and finds its connection broken, does not make that again: by now Redis has forgotten
+// that it ran, and whatever others did since would be changed.
+func TestCountersAfterAStop(t *testing.T) {
+	for name, row := range counterCalls {
+		t.Run(name, func(t *testing.T) {
+			redistest.OnlyVirtual(t, "the process stands still for minutes", func(t *testing.T) {
+				c, proxy, b := behindProxy(t, func(o *rueidis.ClientOption) { // it notices nothing meanwhile
+					pipelined(o)
+					o.Dialer.KeepAlive, o.ConnWriteTimeout = time.Hour, time.Hour
+				})
+				b.counter(t, row.before)
+				proxy.OnReply(nthScript(1, redistest.Hold))
+				result := async(func() error { return row.call(context.Background(), c, b.name) })
+				redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it has run")
+				b.requireCounter(t, row.after)
+				sleep(3 * time.Minute)
+				since := int64(100)
+				if row.before == 0 {
+					since = 0
+				}
+				require.NoError(t, b.do(t, "DEL", b.name).Error())
+				b.counter(t, since)
+				proxy.CutAll()
+				require.ErrorIs(t, within(t, result, testTimeout), rlock.ErrUnreachable)
+				sleep(time.Minute)
+				if strings.HasPrefix(name, "PermitSemaphore") { // ids tell them apart
+					since += row.before - row.after
+				}
+				b.requireCounter(t, since)
+			})
+		})
 	}
 }
 

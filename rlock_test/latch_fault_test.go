@@ -132,3 +132,19 @@ func TestLatchOpensDuringAnOutageOfChanges(t *testing.T) {
 		redistest.Eventually(t, testTimeout, func() bool { return refused.Load() > before }, "it is repeated all the while")
 	})
 }
+
+// A CountDown of which no waiter could be told says so, and not that Redis did not answer. It counts once.
+func TestLatchTellsNobody(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		c, proxy, b := behindProxy(t, anyWay)
+		b.loadLatchScripts(t)
+		b.set(t, b.CountDownLatch(b.name), 2)
+		proxy.OnRequest(nthScript(1, redistest.Fail("UNTOLD NOPERM User app has no permissions to access a channel")))
+		err := c.CountDownLatch(b.name).CountDown(context.Background())
+		require.ErrorIs(t, err, rlock.ErrPending)
+		require.ErrorContains(t, err, "UNTOLD")
+		require.NotErrorIs(t, err, rlock.ErrUnreachable)
+		noCalls(t)
+		requireCount(t, b.CountDownLatch(b.name), 1)
+	})
+}

@@ -1,6 +1,7 @@
 package counter
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -21,6 +22,9 @@ type request struct {
 }
 
 func (r *request) leaves() bool { return r.change == nil && len(r.waiters) == 0 }
+
+// forgotten reports whether Redis may have forgotten that the call ran, by the time that a repeat arrives: if the process was stopped.
+func (r *request) forgotten() bool { return r.ran && time.Since(r.sent) > sweep.Most }
 
 // call makes the next call.
 func (b *combiner) call() {
@@ -88,7 +92,7 @@ func (b *combiner) send(values context.Context) (reply counterReply, err error) 
 		reply, err = m.use(c.Calls.Context(values), r.args)
 		c.Calls.Answered(m.Slot(), err)
 		r.ran = r.ran || err != nil && calls.MayHaveRun(err)
-		if err == nil || !again.Wait(err, nil, c.Calls.Done()) {
+		if err == nil || r.forgotten() && !b.looks || !again.Wait(err, nil, c.Calls.Done()) {
 			return reply, err
 		}
 	}
@@ -160,14 +164,8 @@ func (b *combiner) fail(err error) {
 	if r.ran || change != nil && adds(change.what) {
 		b.failing = later
 	}
-	switch {
-	case change == nil:
-	case !adds(change.what):
-		change.end(Outcome{err: err, pending: r.ran && stays(change.what)})
-	case goesOn && !transient: // a refusal of which its caller should know
-		change.end(Outcome{err: err, pending: true})
-	default:
-		change.end(Outcome{err: later, pending: true})
+	if change != nil {
+		change.end(Outcome{err: err, pending: adds(change.what) || r.ran && stays(change.what)})
 	}
 	unsent := b.changes
 	b.changes = nil
@@ -189,9 +187,13 @@ func (b *combiner) end() {
 	r.args.Cancel = true
 	var reply counterReply
 	var err error
+	var lost bool
 	m.of.mu.Unlock()
 	for pause := calls.MinPause; ; pause = min(2*pause, 4*calls.MaxPause) {
 		last := c.Calls.IsClosed() || time.Since(r.sent) > sweep.Most
+		if lost = r.forgotten(); lost { // what has an id can be given back twice
+			r.args.Change, r.args.N = lua.Add, 0
+		}
 		ctx, cancel := c.Calls.Last()
 		reply, err = m.use(ctx, r.args)
 		cancel()
@@ -204,8 +206,9 @@ func (b *combiner) end() {
 		case <-c.Calls.Done():
 		}
 	}
-	if err != nil {
-		c.Options.Tell.Warn("rlock: the number of a semaphore or latch may be wrong after a call without an answer", "kind", m.Kind.Name, "name", m.Name, "err", err)
+	if err != nil || lost {
+		c.Options.Tell.Warn("rlock: the number of a semaphore or latch may be wrong after a call without an answer", "kind", m.Kind.Name, "name", m.Name,
+			"err", cmp.Or(err, calls.ErrNoAnswer))
 	}
 	m.of.mu.Lock()
 	b.answered()

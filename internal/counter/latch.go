@@ -62,7 +62,7 @@ func (m Counter) useLatch(ctx context.Context, args lua.PermitsArgs) (reply coun
 		did, err = lua.CountDown(ctx, c.RDB, call, args.N)
 	case args.Change == SetCount:
 		did, err = lua.SetCount(ctx, c.RDB, call, args.N)
-	case args.Cancel:
+	case args.Change == DeleteLatch && args.Cancel:
 	case args.Change == DeleteLatch:
 		did, err = lua.DeleteLatch(ctx, c.RDB, call)
 	default:
