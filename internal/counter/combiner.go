@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -48,7 +49,7 @@ type combiner struct {
 	live    int              // those that have not
 	changes []*counterChange // not sent yet
 	asked   bool             // Redis was asked for the first waiters since it last said that there may be news
-	gathers *time.Timer      // some came who need a look, which begins then; nil: nobody did
+	gathers time.Time        // some came who need a look, which begins then; zero: nobody did
 	offered *counterWaiter   // another process may give it the permit with its id, which stands in the line; nil: none
 	calling bool             // a call is under way
 	more    chan struct{}    // capacity 1: a waiter or change has come or left
@@ -131,7 +132,6 @@ func (b *combiner) step() bool {
 	case idle:
 		b.leaveHub()
 		b.answered()
-		b.stopGathering()
 		delete(b.m.of.combiners, combinerKey{b.m.Kind, b.m.Key, b.looks})
 		return false
 	case !b.joined && b.waits():
@@ -170,14 +170,21 @@ func (b *combiner) await(more <-chan struct{}) {
 	if b.joined {
 		turn = b.hub.Turn()
 	}
+	gathered, stop := calls.At(b.gathers)
+	defer stop()
 	b.m.of.mu.Unlock()
-	news := false
+	news, look := false, false
 	select {
 	case <-turn:
 		news = true
 	case <-more:
+	case <-gathered:
+		look = true
 	}
 	b.m.of.mu.Lock()
+	if look {
+		b.asked, b.gathers = false, time.Time{}
+	}
 	if !news {
 		return
 	}

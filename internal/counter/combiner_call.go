@@ -52,7 +52,9 @@ func (b *combiner) next() (values context.Context) {
 	front, _ := b.front() // first come, first served
 	r.waiters = slices.Clone(front)
 	for _, w := range r.waiters {
-		w.known = true
+		if w.known = true; !b.looks {
+			args.Wants, args.Leases, args.IDs = append(args.Wants, w.n), append(args.Leases, w.lease), append(args.IDs, w.ids...)
+		}
 	}
 	switch {
 	case len(b.changes) > 0:
@@ -63,8 +65,7 @@ func (b *combiner) next() (values context.Context) {
 	default:
 		args.Waits, values = b.placed, context.Background()
 	}
-	b.asked = true
-	b.stopGathering()
+	b.asked, b.gathers = true, time.Time{}
 	if b.turn && !r.leaves() && args.Queue != "" && b.hub.Listens() {
 		owner, offered := b.m.Client.ID, (*counterWaiter)(nil)
 		if len(front) == 1 && front[0].grants {
@@ -80,9 +81,6 @@ func (b *combiner) next() (values context.Context) {
 // send asks Redis, and retries after transient errors.
 func (b *combiner) send(values context.Context) (reply counterReply, err error) {
 	r, m, c := &b.last, b.m, b.m.Client
-	for _, w := range r.waiters { // outside the mutex, for there may be many
-		r.args.Wants, r.args.Leases, r.args.IDs = append(r.args.Wants, w.n), append(r.args.Leases, w.lease), append(r.args.IDs, w.ids...)
-	}
 	if len(r.args.IDs) > 0 { // permit ids name this Client
 		_ = m.Mark()
 	}
@@ -165,7 +163,7 @@ func (b *combiner) fail(err error) {
 		b.failing = later
 	}
 	if change != nil {
-		change.end(Outcome{err: err, pending: adds(change.what) || r.ran && stays(change.what)})
+		change.end(Outcome{err: err, pending: adds(change.what) || r.ran && change.what != lua.Drain})
 	}
 	unsent := b.changes
 	b.changes = nil

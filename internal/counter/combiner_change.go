@@ -39,9 +39,6 @@ const (
 	DeleteLatch            // if there is one
 )
 
-// stays reports whether a change that may have run is not undone if nobody learns of it.
-func stays(what lua.Change) bool { return what != lua.Drain }
-
 // adds reports whether a change must be made even if its caller leaves, because it gives permits away, or counts down.
 func adds(what lua.Change) bool { return merges(what) || what == lua.AddIfExists }
 
@@ -85,7 +82,7 @@ func (m Counter) make(
 	if !call.over {
 		call.goesOn = true
 		b.left()
-		return Outcome{pending: stays(what)}, true
+		return Outcome{pending: what != lua.Drain}, true // that is undone
 	}
 	o = call.Outcome
 	if o.err == nil {

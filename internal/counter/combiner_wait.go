@@ -61,9 +61,7 @@ func (m Counter) await(who tenure.Caller, w *counterWaiter) error {
 		return m.waitedInVain(who, w)
 	}
 	if err = m.come(w, counted); err == nil {
-		if !m.stay(who, w) {
-			w.leave()
-		}
+		m.stay(who, w)
 		err = w.err
 	}
 	switch {
@@ -91,8 +89,8 @@ func (m Counter) waitedInVain(who tenure.Caller, w *counterWaiter) error {
 	return c.Errors.NotAcquired(u)
 }
 
-// stay reports whether a caller's wait has ended, or else that the caller must leave.
-func (m Counter) stay(who tenure.Caller, w *counterWaiter) bool {
+// stay returns when a caller's wait has ended, or it has left.
+func (m Counter) stay(who tenure.Caller, w *counterWaiter) {
 	var over <-chan time.Time
 	var timer *time.Timer
 	if !who.Limit.IsZero() {
@@ -103,7 +101,7 @@ func (m Counter) stay(who tenure.Caller, w *counterWaiter) bool {
 	for refused := w.refused; ; {
 		select {
 		case <-w.ended:
-			return true
+			return
 		case <-refused:
 			if refused = nil; timer != nil {
 				timer.Reset(time.Until(who.Wait)) // Limit was for the first answer
@@ -115,7 +113,8 @@ func (m Counter) stay(who tenure.Caller, w *counterWaiter) bool {
 		case <-who.Stopped():
 		case <-m.Client.Calls.Done():
 		}
-		return false
+		w.leave()
+		return
 	}
 }
 
@@ -138,7 +137,9 @@ func (m Counter) come(w *counterWaiter, counted bool) error {
 	b.waiters = append(b.waiters, w)
 	b.live++
 	if b.looks {
-		b.gather()
+		if b.asked && b.joined && b.gathers.IsZero() { // otherwise there is a look to come
+			b.gathers = time.Now().Add(latchGrain)
+		}
 	} else if front, behind := b.front(); b.asked && len(behind) == 0 {
 		b.asked = false
 	} else if b.asked && front[0].seen {

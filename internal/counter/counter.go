@@ -49,20 +49,14 @@ func (m Counter) begin(ctx context.Context, limit time.Time) error {
 	if err := m.StartCall(); err != nil {
 		return err
 	}
-	c := m.Client
-	known, err := true, error(nil)
-	if c.Cluster.IsUnknown() {
-		if known, err = c.Cluster.Learn(ctx, limit, m.Lock); !known {
-			err = m.left(ctx, err)
-		}
-	}
-	if known {
-		if err = m.Fits(); err != nil {
-			err = m.Fail(err)
-		}
+	known, err := m.Client.Cluster.Learn(ctx, limit, m.Lock)
+	if !known {
+		err = m.left(ctx, err)
+	} else if err = m.Fits(); err != nil {
+		err = m.Fail(err)
 	}
 	if err != nil {
-		c.Calls.Ended()
+		m.Client.Calls.Ended()
 	}
 	return err
 }
@@ -153,7 +147,7 @@ func (m Counter) giveBack(values context.Context, until time.Time, n int64, ids 
 		o.err = calls.ErrNoAnswer
 	}
 	if o.err != nil {
-		return nil, m.changeFailed(o.pending, m.FailUnreachable(o.err))
+		return nil, m.FailPending(o.err)
 	}
 	return o.given, nil
 }

@@ -23,21 +23,6 @@ const (
 	latchLook = time.Minute
 )
 
-// gather is called when somebody came who needs a look. Counters.mu is held.
-func (b *combiner) gather() {
-	if b.asked && b.gathers == nil {
-		b.gathers = time.AfterFunc(latchGrain, func() { b.m.Client.Hub.Wake(b.m.Waiters()) })
-	}
-}
-
-// stopGathering is called when a look begins. Counters.mu is held.
-func (b *combiner) stopGathering() {
-	if b.gathers != nil {
-		b.gathers.Stop()
-		b.gathers = nil
-	}
-}
-
 // passed returns the indices of those whose latch is open, or was since their first look: then another call has set it.
 func passed(look lua.Latch, waiters []*counterWaiter) (which []int) {
 	for i, w := range waiters {

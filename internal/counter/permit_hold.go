@@ -32,9 +32,9 @@ import (
 type PermitHold struct {
 	context.Context // cancelled when it is released or lost
 
+	tenure.Frame
+
 	semaphore Counter
-	outer     tenure.Section // see Section.Around
-	inner     tenure.InnerUnlocks
 	unlocked  tenure.UnlockedError // the cause of the end of its section
 	permits   []heldPermit
 	n         int64     // permits that do not expire
@@ -42,8 +42,6 @@ type PermitHold struct {
 	// IDs and Slots are those of permits that expire.
 	IDs   []lua.PermitID
 	Slots []int64
-	// Released traces the end of the section: it calls release and returns its error; nil: no tracing.
-	Released func(release func() error) error
 
 	mu     sync.Mutex              // guards the following; as for a tenure, two locks are taken under it
 	cancel context.CancelCauseFunc // nil once it is released
@@ -60,13 +58,8 @@ type heldPermit struct {
 	renewed  time.Duration // the lease to which it is renewed; 0: it is not
 	updating int           // calls to UpdateLease that Redis may still run
 	least    time.Time     // the earliest expiry that any of these, or of those concurrent with them, sets
-	before   trust         // when the first of these was sent
-}
-
-// trust is until when a permit is trusted, and the lease to which it is renewed.
-type trust struct {
-	until   time.Time
-	renewed time.Duration
+	until    time.Time     // the end of its lease when the first of these was sent
+	ttl      time.Duration // the same of renewed
 }
 
 // longest is the trusted time of a permit that does not expire: 146 years.
@@ -110,7 +103,7 @@ func (m Counter) begins(ctx context.Context, h *PermitHold, until time.Time, fir
 	if !c.HoldBegins(false) {
 		return m.FailClosed()
 	}
-	h.semaphore, h.outer, h.unlocked.Name = m, tenure.InnermostOpen(ctx), &m.Name
+	h.semaphore, h.Within, h.unlocked.Name = m, tenure.InnermostOpen(ctx), &m.Name
 	h.Context, h.cancel = context.WithCancelCause(ctx)
 	h.permits = make([]heldPermit, max(1, len(h.IDs)))
 	h.mu.Lock()
@@ -178,7 +171,7 @@ func (h *PermitHold) release(until time.Time) (err error) {
 		return m.FailNotHeld(h.loss)
 	}
 	defer func() { engine.ChargeUnlockTime(h.Context, began, err != nil) }()
-	over := began.Add(engine.UnlockTime(c, &h.inner, began, func() bool { return c.Calls.IsSilent(m.Slot()) }))
+	over := began.Add(engine.UnlockTime(c, &h.Inner, began, func() bool { return c.Calls.IsSilent(m.Slot()) }))
 	given, err := m.giveBack(h.Context, calls.Earlier(over, until), h.n, h.IDs...)
 	at, why := 0, tenure.Loss{Reason: tenure.LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
 	if err != nil {
@@ -297,7 +290,7 @@ func (p *heldPermit) updates(until time.Time) {
 	defer h.mu.Unlock()
 	trusted := h.semaphore.Client.Leases.Until(p.lease)
 	if p.updating++; p.updating == 1 {
-		p.least, p.before = until, trust{trusted, p.renewed}
+		p.least, p.until, p.ttl = until, trusted, p.renewed
 	} else if until.Before(p.least) {
 		p.least = until
 	}
@@ -315,10 +308,10 @@ func (p *heldPermit) updated(held bool, err error) {
 	switch p.updating--; {
 	case held:
 		p.endsAt(p.least)
-		p.before = trust{p.least, 0}
+		p.until, p.ttl = p.least, 0
 	case err != nil && p.updating == 0 && h.cancel != nil && h.loss == nil:
-		p.renewed = p.before.renewed
-		h.semaphore.Client.Leases.Update(p.lease, p.before.until, p.renewed)
+		p.renewed = p.ttl
+		h.semaphore.Client.Leases.Update(p.lease, p.until, p.renewed)
 	}
 }
 
@@ -364,9 +357,6 @@ func (h *PermitHold) Value(key any) any {
 	return h.Context.Value(key)
 }
 
-// Around returns the section around the hold.
-func (h *PermitHold) Around() tenure.Section { return h.outer }
-
 // IsOpen reports whether the hold has not been released.
 func (h *PermitHold) IsOpen() bool {
 	h.mu.Lock()
@@ -376,6 +366,3 @@ func (h *PermitHold) IsOpen() bool {
 
 // Owns returns false: a permit is no owner, and is not re-entered.
 func (h *PermitHold) Owns(string) bool { return false }
-
-// Unlocks returns the time spent on unlocks inside the hold.
-func (h *PermitHold) Unlocks() *tenure.InnerUnlocks { return &h.inner }

@@ -49,10 +49,8 @@ func (s *share) ask() {
 // call sends the request once. If the votes end first, or the Client is closed, left is true and late gets the answer.
 func (s *share) call() (a tenure.AcquireResult, left bool, err error) {
 	m, ctx := s.tenure.Lock, s.of.ctx
-	if c := m.Client; c.Cluster.IsUnknown() {
-		if known, err := c.Cluster.Learn(ctx, time.Time{}, m); !known {
-			return a, false, err
-		}
+	if known, err := m.Client.Cluster.Learn(ctx, time.Time{}, m); !known {
+		return a, false, err
 	}
 	once := tenure.Caller{Ctx: ctx, Limit: time.Now()} // no repeats after that
 	q := &engine.AcquireRequest{Caller: once, Lock: m, Tenure: s.tenure, Count: 1}

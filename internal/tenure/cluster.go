@@ -135,6 +135,9 @@ func (t *Topology) IsUnknown() bool { return t != nil && !t.known.Load() }
 // Learn connects, if that is still to do, and asks the node of a cluster that serves m for its version. It reports false if the topology is
 // still unknown: the caller left, or err says why.
 func (t *Topology) Learn(ctx context.Context, limit time.Time, m *Lock) (known bool, err error) {
+	if !t.IsUnknown() {
+		return true, nil
+	}
 	c := m.Client
 	again := calls.Retry{Until: limit}
 	var last error // of an attempt

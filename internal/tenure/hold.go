@@ -181,7 +181,7 @@ func (t *Tenure) Admitted(
 func (h *Hold) begin(inner, given context.Context, cancel context.CancelCauseFunc, m *Lock, outer Section, beside bool) *Level {
 	t, l := h.Tenure, &h.First
 	h.unlocked.Name = &m.Name
-	l.Context, l.cancel, l.Lock, l.Hold, l.outer = inner, cancel, m, h, outer
+	l.Context, l.cancel, l.Lock, l.Hold, l.Within = inner, cancel, m, h, outer
 	h.given, h.count, h.levels = given, 1, l
 	if beside {
 		t.severalNow().begins(h)
@@ -222,7 +222,7 @@ func (t *Tenure) keep(m *Lock, a AcquireResult) bool {
 // call was sent.
 func (h *Hold) Reopen(ctx context.Context, m *Lock, a AcquireResult) Outcome {
 	inner, cancel := m.LevelCtx(ctx)
-	l := &Level{Context: inner, cancel: cancel, Lock: m, Hold: h, outer: InnermostOpen(ctx)}
+	l := &Level{Context: inner, cancel: cancel, Lock: m, Hold: h, Frame: Frame{Within: InnermostOpen(ctx)}}
 	o := h.add(l, a)
 	if o.Level == nil {
 		cancel(nil)

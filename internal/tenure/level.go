@@ -14,13 +14,9 @@ import (
 type Level struct {
 	context.Context // cancelled when the level is closed or the hold is lost
 
-	Lock  *Lock // the handle that it was opened through
-	Hold  *Hold
-	outer Section // see Section.Around
-	// Released traces the end of the section: it calls unlock and returns its error; nil: no tracing.
-	Released func(unlock func() error) error
-
-	Inner InnerUnlocks
+	Lock *Lock // the handle that it was opened through
+	Hold *Hold
+	Frame
 
 	// Guarded by tenure.mu.
 	cancel context.CancelCauseFunc // nil once the level is closed
@@ -48,9 +44,6 @@ func (l *Level) Value(key any) any {
 // IsReentry reports whether its hold began with another level.
 func (l *Level) IsReentry() bool { return l != &l.Hold.First }
 
-// Around returns the enclosing section.
-func (l *Level) Around() Section { return l.outer }
-
 // Owns reports whether field is the owner of its hold.
 func (l *Level) Owns(field string) bool {
 	if of := l.Hold.Tenure.Majority; of != nil {
@@ -58,9 +51,6 @@ func (l *Level) Owns(field string) bool {
 	}
 	return l.Hold.Tenure.Field() == field
 }
-
-// Unlocks returns the time taken by unlocks inside the section.
-func (l *Level) Unlocks() *InnerUnlocks { return &l.Inner }
 
 // TrustedUntil returns until when its hold is trusted; the zero time if it was lost.
 func (l *Level) TrustedUntil() (until time.Time, ok bool) {
@@ -161,7 +151,7 @@ func openLevel(ctx context.Context, is func(*Hold, *Lock) bool, m *Lock) *Level 
 func LevelOf(ctx context.Context) *Level { return LevelFrom(SectionOf(ctx)) }
 
 // Enclosing returns the enclosing level, or nil.
-func (l *Level) Enclosing() *Level { return LevelFrom(l.outer) }
+func (l *Level) Enclosing() *Level { return LevelFrom(l.Within) }
 
 // LevelFrom returns the first level from s outwards, or nil.
 func LevelFrom(s Section) *Level {

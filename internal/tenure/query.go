@@ -34,18 +34,15 @@ func ask[T any](
 	}
 	c := m.Client
 	defer c.Calls.Ended()
-	left, pending := false, false
+	pending := false
 	if ctx.Err() != nil {
 		if changes {
 			return value, m.Fail(ErrNotSent, ctx.Err())
 		}
 		return value, m.Fail(ctx.Err())
 	}
-	if c.Cluster.IsUnknown() {
-		var known bool
-		known, err = c.Cluster.Learn(ctx, time.Time{}, m)
-		left = !known
-	}
+	known, err := c.Cluster.Learn(ctx, time.Time{}, m)
+	left := !known
 	if err := fits(); err != nil && !left {
 		return value, m.Fail(err)
 	}

@@ -17,6 +17,20 @@ type Section interface {
 	TrustedUntil() (until time.Time, ok bool)
 }
 
+// Frame is what sections of all kinds have.
+type Frame struct {
+	Within Section // see Section.Around
+	Inner  InnerUnlocks
+	// Released traces the end of the section: it calls end and returns its error; nil: no tracing.
+	Released func(end func() error) error
+}
+
+// Around returns the enclosing section.
+func (f *Frame) Around() Section { return f.Within }
+
+// Unlocks returns the time taken by unlocks inside the section.
+func (f *Frame) Unlocks() *InnerUnlocks { return &f.Inner }
+
 // SectionKey is the key of the innermost section in a context.
 type SectionKey struct{}
 
