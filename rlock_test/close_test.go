@@ -218,23 +218,54 @@ func TestUnlockOfAQuorumAfterCloseAndTheLease(t *testing.T) {
 			e := newQuorumServers(t, 3)
 			v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
 			hold := locked(t, v)
+			inner := locked(t, under{hold.ctx, v})
 			e.awaitVotes(t, len(e.servers))
 			v.close()
 			require.ErrorIs(t, context.Cause(hold.ctx), rlock.ErrClosed)
 			sleep(watchdog)
+			for _, c := range v.clients {
+				require.Zero(t, c.Stats().Lost, "nobody has asked")
+			}
 			for _, p := range e.proxies {
 				p.BlackHole(silent)
 			}
-			called := time.Now()
-			err := hold.unlock()
-			require.ErrorIs(t, err, rlock.ErrLost)
-			var loss *rlock.LostError
-			require.ErrorAs(t, err, &loss)
-			require.Equal(t, rlock.LostExpired, loss.Reason, err.Error())
-			requireTook(t, 0, called, time.Now())
+			for _, unlock := range []rlock.UnlockFunc{inner.unlock, hold.unlock} {
+				called := time.Now()
+				err := unlock()
+				require.ErrorIs(t, err, rlock.ErrLost)
+				var loss *rlock.LostError
+				require.ErrorAs(t, err, &loss)
+				require.Equal(t, rlock.LostExpired, loss.Reason, err.Error())
+				requireTook(t, 0, called, time.Now())
+			}
 			for _, p := range e.proxies {
 				p.BlackHole(false)
 			}
+		})
+	}
+}
+
+// The same, of permits.
+func TestReleaseAfterCloseAndTheLease(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		redistest.RunVirtual(t, fmt.Sprintf("silent=%v", silent), func(t *testing.T) {
+			const watchdog = 3 * time.Second
+			c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: watchdog})
+			setPermits(t, past.PermitSemaphore(past.name), 1)
+			began := time.Now()
+			held := acquire(t, c.PermitSemaphore(past.name), 1)
+			c.Close()
+			sleep(watchdog + 100*time.Millisecond)
+			proxy.BlackHole(silent)
+			called := time.Now()
+			err := held.permit.Release()
+			require.ErrorIs(t, err, rlock.ErrNotHeld)
+			var loss *rlock.LostError
+			require.ErrorAs(t, err, &loss)
+			require.Equal(t, rlock.LostExpired, loss.Reason, err.Error())
+			requireTook(t, watchdog, began, loss.Since)
+			requireTookAtMost(t, time.Second, called, time.Now())
+			proxy.BlackHole(false)
 		})
 	}
 }

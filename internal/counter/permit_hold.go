@@ -175,7 +175,7 @@ func (h *PermitHold) release(until time.Time) (err error) {
 	given, err := m.giveBack(h.Context, calls.Earlier(over, until), h.n, h.IDs...)
 	at, why := 0, tenure.Loss{Reason: tenure.LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
 	if err != nil {
-		if time.Now().Before(until) || c.Calls.IsClosed() {
+		if time.Now().Before(until) {
 			return err
 		}
 	} else if at = slices.IndexFunc(given, func(g lua.Given) bool { return g != lua.PermitReleased }); at < 0 {

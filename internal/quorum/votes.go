@@ -190,13 +190,13 @@ func (v *votes) Owns(field string) bool {
 // IsTold reports whether a majority of Clients is closed.
 func (v *votes) IsTold() bool { return v.of.tooMany((*tenure.Client).IsTold) }
 
-// CatchUp marks a hold lost when its time is over, even during its release, after Close only then, and cancels its sections when a majority of Clients is
+// CatchUp marks a hold lost when its time is over, even during its release or after Close, and cancels its sections when a majority of Clients is
 // closed. It updates the renewers to the needs of the open levels, and asks for missing shares when due. Then the timer calls it again.
 func (v *votes) CatchUp() {
 	until, now, closes := v.Until(), time.Now(), false
 	v.mu.Lock()
 	switch {
-	case !v.live || (v.told || v.over) && !v.releases:
+	case !v.live || v.over && !v.releases:
 	case !now.Before(until):
 		why := v.expired(until)
 		v.mu.Unlock()
@@ -204,8 +204,10 @@ func (v *votes) CatchUp() {
 		return
 	case v.over:
 		v.timer.Reset(until.Sub(now))
+	case v.told:
 	case v.IsTold():
 		v.told, closes = true, true
+		v.timer.Stop() // from here on only an unlock asks
 	default:
 		ask, next := v.missing(now)
 		v.timer.Reset(calls.Earlier(next, until).Sub(now))
