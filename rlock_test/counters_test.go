@@ -157,6 +157,75 @@ func TestCountersAfterAStop(t *testing.T) {
 	}
 }
 
+// forgets deletes all that Redis remembers of the calls for a counter, as it does after two minutes.
+func (b fixture) forgets(t testing.TB) {
+	t.Helper()
+	for _, key := range answer(b.do(t, "KEYS", "*"+b.name+"*").AsStrSlice()).ok(t) {
+		if strings.HasPrefix(key, "rlock_") {
+			require.NoError(t, b.do(t, "DEL", key).Error())
+		}
+	}
+}
+
+// Nor does it if it is stopped in the pause before the repeat.
+func TestCountersAfterAStopInAPause(t *testing.T) {
+	for name, row := range counterCalls {
+		t.Run(name, func(t *testing.T) {
+			redistest.OnlyVirtual(t, "a pause of 10 ms", func(t *testing.T) {
+				c, proxy, b := behindProxy(t, func(o *rueidis.ClientOption) {
+					pipelined(o)
+					o.Dialer.KeepAlive, o.ConnWriteTimeout = time.Hour, time.Hour
+				})
+				b.counter(t, row.before)
+				proxy.OnReply(nthScript(1, redistest.Hold))
+				result := async(func() error { return row.call(context.Background(), c, b.name) })
+				redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it has run")
+				b.requireCounter(t, row.after)
+				sleep(time.Minute - 5*time.Millisecond)
+				b.forgets(t)
+				proxy.CutAll()
+				require.ErrorIs(t, within(t, result, testTimeout), rlock.ErrUnreachable)
+				sleep(time.Minute)
+				want := row.after
+				if strings.HasPrefix(name, "PermitSemaphore") { // ids tell them apart
+					want = row.before
+				}
+				b.requireCounter(t, want)
+			})
+		})
+	}
+}
+
+// Nor does it if it is stopped during a call that it makes for a caller that has left, of whose earlier calls none has run.
+func TestCountersAfterAStopInTheBackground(t *testing.T) {
+	redistest.OnlyVirtual(t, "the last repeat comes over a minute after the first call", func(t *testing.T) {
+		c, proxy, b := behindProxy(t, quickTimeout)
+		b.counter(t, 5)
+		began, ran := time.Now(), atomic.Int32{}
+		loads := func() bool { return time.Since(began) < 57*time.Second }
+		proxy.OnRequest(func(cmd []string) redistest.Action {
+			if isScript(cmd) && loads() {
+				return redistest.Fail("LOADING Redis is loading the dataset in memory")
+			}
+			return redistest.Pass
+		})
+		proxy.OnReply(func(cmd []string) redistest.Action {
+			if isScript(cmd) && !loads() && ran.Add(1) == 1 {
+				return redistest.Drop
+			}
+			return redistest.Pass
+		})
+		require.ErrorIs(t, c.Semaphore(b.name).Release(context.Background(), 2), rlock.ErrPending)
+		redistest.Eventually(t, time.Minute, func() bool { return ran.Load() == 1 }, "it has run")
+		b.requireCounter(t, 7)
+		b.forgets(t)
+		redistest.Eventually(t, testTimeout, func() bool { return ran.Load() == 2 }, "it is ended")
+		require.Greater(t, time.Since(began), time.Minute)
+		noCalls(t)
+		b.requireCounter(t, 7)
+	})
+}
+
 // A caller that leaves takes nothing, whether its request or its reply is late. What it gives back, sets or counts down takes effect.
 func TestCountersWhoseCallersLeave(t *testing.T) {
 	for _, where := range []string{"request", "reply"} {

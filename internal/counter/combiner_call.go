@@ -90,7 +90,7 @@ func (b *combiner) send(values context.Context) (reply counterReply, err error) 
 		reply, err = m.use(c.Calls.Context(values), r.args)
 		c.Calls.Answered(m.Slot(), err)
 		r.ran = r.ran || err != nil && calls.MayHaveRun(err)
-		if err == nil || r.forgotten() && !b.looks || !again.Wait(err, nil, c.Calls.Done()) {
+		if err == nil || !again.Wait(err, nil, c.Calls.Done()) || r.forgotten() && !b.looks {
 			return reply, err
 		}
 	}
@@ -199,6 +199,7 @@ func (b *combiner) end() {
 		if err == nil || last {
 			break
 		}
+		r.ran = r.ran || calls.MayHaveRun(err)
 		select {
 		case <-time.After(pause):
 		case <-c.Calls.Done():
