@@ -37,7 +37,6 @@ type combiner struct {
 
 	// Used only by the goroutine running it.
 	hub    pubsub.Waiter // the process's only waiter for the counter
-	joined bool          // in the hub
 	turn   bool          // in the hub
 	placed bool          // in Redis's queue, maybe
 	last   request
@@ -45,6 +44,7 @@ type combiner struct {
 	seen   time.Time     // when the last answered request with its place was first sent
 
 	// Guarded by Counters.mu.
+	joined  bool             // in the hub
 	waiters []*counterWaiter // in the order of their calls, and some that have gone
 	live    int              // those that have not
 	changes []*counterChange // not sent yet
