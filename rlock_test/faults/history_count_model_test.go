@@ -149,10 +149,11 @@ type permState struct {
 	set  bool
 	free int64
 
-	owed    permChanges // will run, each once
-	perhaps permChanges // may run, each once
-	maySet  int64       // a TrySetPermits to this number may run
-	loose   int64       // permits that failed calls may have taken and must still give back
+	owed    permChanges         // will run, each once
+	perhaps permChanges         // may run, each once, whatever is free
+	takes   [countMost + 1]int8 // Acquires that may run, each once, by their numbers
+	maySet  int64               // a TrySetPermits to this number may run
+	loose   int64               // permits that failed calls may have taken and must still give back
 }
 
 // permChanges has the number of changes by each amount, from -countMost to countMost.
@@ -171,9 +172,16 @@ func (s permState) arrive() (next []permState) {
 			after.owed[i]--
 			next = append(next, after)
 		}
-		if s.perhaps[i] > 0 && (n > 0 || s.free >= -n) {
+		if s.perhaps[i] > 0 {
 			after := s.plus(n)
 			after.perhaps[i]--
+			next = append(next, after)
+		}
+	}
+	for n := range s.takes {
+		if s.takes[n] > 0 && s.free >= int64(n) {
+			after := s.plus(-int64(n))
+			after.takes[n]--
 			next = append(next, after)
 		}
 	}
@@ -230,7 +238,7 @@ func (s permState) doubt(e countEntry) permState {
 	case e.Kind == permAcquire:
 		s.loose += e.N
 		if killed {
-			s.perhaps[countMost-e.N]++
+			s.takes[e.N]++
 		}
 	case e.Kind == permAdd && killed:
 		s.perhaps[countMost+e.N]++
