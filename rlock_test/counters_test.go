@@ -24,10 +24,7 @@ import (
 
 // counterCalls are the calls that change a counter, by the number that is in Redis before them, after one that was answered, after one
 // whose caller has left, and after an outage in which it failed.
-var counterCalls = map[string]struct {
-	before, after, left, failed int64
-	call                        func(ctx context.Context, c *rlock.Client, name string) error
-}{
+var counterCalls = map[string]counterCall{
 	"Semaphore.Acquire": {5, 2, 5, 5, func(ctx context.Context, c *rlock.Client, name string) error {
 		return c.Semaphore(name).Acquire(ctx, 3)
 	}},
@@ -123,21 +120,34 @@ func TestCountersCountOnce(t *testing.T) {
 	}
 }
 
+// counterCall is a call of a counter, and its number before, after it, if its caller leaves, and if it fails.
+type counterCall struct {
+	before, after, left, failed int64
+	call                        func(ctx context.Context, c *rlock.Client, name string) error
+}
+
+// underWay starts the call, and returns when it has run. Its reply is held back, and its process notices nothing.
+func (row counterCall) underWay(t *testing.T) (proxy *redistest.Proxy, b fixture, result <-chan error) {
+	t.Helper()
+	c, proxy, b := behindProxy(t, func(o *rueidis.ClientOption) {
+		pipelined(o)
+		o.Dialer.KeepAlive, o.ConnWriteTimeout = time.Hour, time.Hour
+	})
+	b.counter(t, row.before)
+	proxy.OnReply(nthScript(1, redistest.Hold))
+	result = async(func() error { return row.call(context.Background(), c, b.name) })
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it has run")
+	b.requireCounter(t, row.after)
+	return proxy, b, result
+}
+
 // A process that was stopped for minutes during a call, and finds its connection broken, does not make that again: by now Redis has forgotten
 // that it ran, and whatever others did since would be changed.
 func TestCountersAfterAStop(t *testing.T) {
 	for name, row := range counterCalls {
 		t.Run(name, func(t *testing.T) {
 			redistest.OnlyVirtual(t, "the process stands still for minutes", func(t *testing.T) {
-				c, proxy, b := behindProxy(t, func(o *rueidis.ClientOption) { // it notices nothing meanwhile
-					pipelined(o)
-					o.Dialer.KeepAlive, o.ConnWriteTimeout = time.Hour, time.Hour
-				})
-				b.counter(t, row.before)
-				proxy.OnReply(nthScript(1, redistest.Hold))
-				result := async(func() error { return row.call(context.Background(), c, b.name) })
-				redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it has run")
-				b.requireCounter(t, row.after)
+				proxy, b, result := row.underWay(t)
 				sleep(3 * time.Minute)
 				since := int64(100)
 				if row.before == 0 {
@@ -172,15 +182,7 @@ func TestCountersAfterAStopInAPause(t *testing.T) {
 	for name, row := range counterCalls {
 		t.Run(name, func(t *testing.T) {
 			redistest.OnlyVirtual(t, "a pause of 10 ms", func(t *testing.T) {
-				c, proxy, b := behindProxy(t, func(o *rueidis.ClientOption) {
-					pipelined(o)
-					o.Dialer.KeepAlive, o.ConnWriteTimeout = time.Hour, time.Hour
-				})
-				b.counter(t, row.before)
-				proxy.OnReply(nthScript(1, redistest.Hold))
-				result := async(func() error { return row.call(context.Background(), c, b.name) })
-				redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it has run")
-				b.requireCounter(t, row.after)
+				proxy, b, result := row.underWay(t)
 				sleep(time.Minute - 5*time.Millisecond)
 				b.forgets(t)
 				proxy.CutAll()
