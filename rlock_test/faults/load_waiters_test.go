@@ -222,9 +222,7 @@ func waitersOnOneName(t *testing.T, cancelled int) {
 	require.Positive(t, handed)
 	// A waiter cancelled in its turn gives the lock back, which wakes the next one twice.
 	require.LessOrEqual(t, asked, len(c.served)+2*len(c.given), "woken once each")
-	if cancelled == 0 {
-		require.Equal(t, manyWaiters, asked, "woken once each")
-	} else {
+	if cancelled > 0 {
 		require.Greater(t, len(c.given), cancelled/2, "some must be cancelled during the others' turns")
 	}
 	requireNothing(t, s, before, holder, waiters)
@@ -302,7 +300,7 @@ func TestLoadWaitersOnManyNames(t *testing.T) {
 	require.NoError(t, do(t, watch, "CLIENT", "KILL", "TYPE", "pubsub").Error())
 	redistest.Eventually(t, drainPatience, func() bool {
 		channels, err := do(t, watch, "PUBSUB", "CHANNELS").AsStrSlice()
-		return err == nil && len(channels) == 2*names && asked() >= settled+names // with each name's channel for grants
+		return err == nil && len(channels) == 3*names && asked() >= settled+names // with each name's channels for grants and for the queue
 	}, "all names must be subscribed to and asked for again")
 	t.Logf("%d names subscribed to again after %v", names, time.Since(began))
 	requireSilence(t, s, time.Second)
