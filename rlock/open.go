@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -78,15 +79,10 @@ func OpenWith(redis rueidis.ClientOption, o Options) (*Client, error) {
 
 // forLocks sets the unset options.
 func forLocks(o rueidis.ClientOption) rueidis.ClientOption {
-	patience := func(d *net.Dialer) {
-		if d.Timeout == 0 {
-			d.Timeout = dialTimeout
-		}
-		if d.KeepAlive == 0 {
-			d.KeepAlive = keepAlive
-		}
+	patience := func(d *net.Dialer, timeout, idle time.Duration) {
+		d.Timeout, d.KeepAlive = cmp.Or(d.Timeout, timeout), cmp.Or(d.KeepAlive, idle)
 	}
-	patience(&o.Dialer)
+	patience(&o.Dialer, dialTimeout, keepAlive)
 	if o.ConnWriteTimeout == 0 {
 		o.ConnWriteTimeout = answerTimeout
 	}
@@ -94,7 +90,8 @@ func forLocks(o rueidis.ClientOption) rueidis.ClientOption {
 	if o.Sentinel.MasterSet == "" {
 		return o
 	}
-	patience(&o.Sentinel.Dialer) // rueidis gives it none: nothing would end a dial, or notice that a sentinel is dead
+	// rueidis gives it none: nothing would end a dial, or notice that a sentinel is dead.
+	patience(&o.Sentinel.Dialer, o.Dialer.Timeout, o.Dialer.KeepAlive)
 	if o.Sentinel.TLSConfig == nil {
 		o.Sentinel.TLSConfig = o.TLSConfig
 	}
