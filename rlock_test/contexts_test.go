@@ -154,8 +154,9 @@ func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rloc
 	const watchdog = 9 * time.Second
 	o := rlock.Options{WatchdogTimeout: watchdog}
 	c, confirmed := newClient(t, notingClient{rdb, to}, o), newClient(t, notingClient{rdb, to}, rlock.Options{
-		Replicas: 1, ReplicaTimeout: time.Second, // enough to connect, even on a busy machine
+		Replicas: 1, ReplicaTimeout: time.Second,
 	})
+	connectDedicated(t, rdb)
 	p := process{c, newClient(t, notingClient{rdb, to}, o), newClient(t, notingClient{rdb, to}, o)}
 	loadScripts(t, c)
 	leaving, leave := context.WithCancel(context.Background())

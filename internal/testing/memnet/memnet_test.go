@@ -189,6 +189,7 @@ func TestAddresses(t *testing.T) {
 		require.True(t, a != b, "one address each")
 		_, err := n.Dial(a)
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.Equal(t, "dial tcp "+a+": connect: connection refused", err.Error(), "what a socket says")
 		l := n.Listen(a)
 		require.Equal(t, a, l.Addr().String())
 		conn, err := n.Dial(a)

@@ -1,8 +1,10 @@
 package memnet
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"syscall"
 )
@@ -38,9 +40,18 @@ func (n *Net) Dial(to string) (net.Conn, error) {
 	dial := n.at[to]
 	n.mu.Unlock()
 	if dial == nil {
-		return nil, &net.OpError{Op: "dial", Net: address{}.Network(), Err: fmt.Errorf("%s: %w", to, syscall.ECONNREFUSED)}
+		return nil, refused(to)
 	}
-	return dial()
+	conn, err := dial()
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		err = refused(to)
+	}
+	return conn, err
+}
+
+// refused is the error of a socket: what users read of an outage is the same.
+func refused(to string) error {
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: named(to), Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 }
 
 // Listen listens at an address until the Listener is closed.
