@@ -121,7 +121,7 @@ func TestSentinelFailover(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			set := redistest.StartSentinel(t)
+			set := redistest.StartWatchfulSentinel(t)
 			s := newSite(t, set.Client(t), set.Client(t))
 			queues := s.parkQueues(3, false)
 			old := set.Master(t)

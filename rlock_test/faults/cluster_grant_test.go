@@ -28,7 +28,7 @@ func awaitPlaced(t *testing.T, rdb, own rueidis.Client, name string, n int) wait
 // The next process gets the lock as soon as it follows the new master.
 func TestSentinelFailoverBetweenGrantAndRenewal(t *testing.T) {
 	t.Parallel()
-	s := redistest.StartSentinel(t)
+	s := redistest.StartWatchfulSentinel(t)
 	allowApp(t, s.Nodes())
 	old, rdb := s.Master(t), s.Client(t, app)
 	const name = "granted"

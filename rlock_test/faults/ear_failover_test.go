@@ -193,7 +193,7 @@ func (s *earFixture) loses(t *testing.T, fail func(earsAt *redistest.Server) (se
 // find waiters that asked while the ear was deaf or the message was lost, and a lock that was kept is given up. G4.
 func TestSentinelFailoverUnderTheEar(t *testing.T) {
 	t.Parallel()
-	s := redistest.StartSentinel(t)
+	s := redistest.StartWatchfulSentinel(t)
 	allowApp(t, s.Nodes())
 	e := newEarScene(t, earAlone, s.Nodes(), func(mod ...func(*rueidis.ClientOption)) rueidis.Client {
 		return s.Client(t, append(mod, app)...)

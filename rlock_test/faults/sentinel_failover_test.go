@@ -82,7 +82,7 @@ func TestSentinelFailoverUnderHolderAndWaiter(t *testing.T) {
 	for _, cut := range []bool{false, true} {
 		t.Run(map[bool]string{false: "killed", true: "cut off"}[cut], func(t *testing.T) {
 			t.Parallel()
-			s := redistest.StartSentinel(t)
+			s := redistest.StartWatchfulSentinel(t)
 			allowApp(t, s.Nodes())
 			old := s.Master(t)
 			atOld := old.Client(t, app)
@@ -136,7 +136,7 @@ func TestSentinelFailoverUnderHolderAndWaiter(t *testing.T) {
 // from the new master, and the first holder's next renewal cancels its ctx (docs/guarantees.md).
 func TestSentinelFailoverForgetsAHold(t *testing.T) {
 	t.Parallel()
-	s := redistest.StartSentinel(t)
+	s := redistest.StartWatchfulSentinel(t)
 	const watchdog = 9 * time.Second
 	allowApp(t, s.Nodes())
 	first, second := s.Client(t, app), s.Client(t, app)

@@ -121,7 +121,7 @@ func furthest(t testing.TB, replicas []*redistest.Server, admin func(*redistest.
 // given back; with 1 it is granted.
 func TestReplicaPausedDuringAcquire(t *testing.T) {
 	t.Parallel()
-	s := redistest.StartSentinel(t)
+	s := redistest.StartWatchfulSentinel(t)
 	rdb := s.Client(t)
 	replicated(t, rdb, "2")
 	s.Nodes()[2].Pause()

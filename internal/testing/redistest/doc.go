@@ -7,7 +7,7 @@
 //   - [Shared] is one plain server for a whole test binary; enough for most tests.
 //   - [Start] runs a server for one test, which may stop and restart it.
 //   - [ForExample] runs a server for an example on a package page.
-//   - [StartCluster] and [StartSentinel] run small real deployments.
+//   - [StartCluster], [StartSentinel] and [StartWatchfulSentinel] run small real deployments.
 //   - [StartProxy] puts a proxy between a client and a server.
 //   - [Eventually], [Commands] and [Goroutines] observe.
 //   - [Parallel] lets tests that look at goroutines run beside each other.

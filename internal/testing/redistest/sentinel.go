@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -15,19 +16,31 @@ import (
 // MasterSet is the sentinels' name for the only master they watch.
 const MasterSet = "mymaster"
 
-// Sentinel is a master with two replicas. Three sentinels watch it, and promote a replica about 2 s after it stops answering.
+// Sentinel is a master with two replicas, watched by three sentinels.
 type Sentinel struct {
 	nodes     []*admin
 	sentinels []*admin
-	cert, key string // files, with TLS; each server then has a second port, which all tell each other and Addrs tells
+	cert, key string        // files, with TLS; each server then has a second port, which all tell each other and Addrs tells
+	down      time.Duration // without an answer, after which the master is taken for dead
 }
 
 // StartSentinel starts the six processes. It returns when the replicas are in sync and all sentinels know them and each other. The args are
 // appended to the command lines of the master and the replicas.
+//
+// The sentinels change the master when they are told to. By themselves they do so for one that has not answered for a minute: a busy machine
+// may let it stand still for a second.
 func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 	tb.Helper()
-	s := &Sentinel{}
+	s := &Sentinel{down: time.Minute}
 	s.start(tb, args)
+	return s
+}
+
+// StartWatchfulSentinel is StartSentinel with sentinels that promote a replica about 2 s after the master stops answering.
+func StartWatchfulSentinel(tb testing.TB) *Sentinel {
+	tb.Helper()
+	s := &Sentinel{down: time.Second}
+	s.start(tb, nil)
 	return s
 }
 
@@ -35,7 +48,7 @@ func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 func StartTLSSentinel(tb testing.TB) (s *Sentinel, cert, key string) {
 	tb.Helper()
 	_, cert, key = certificateFiles(tb)
-	s = &Sentinel{cert: cert, key: key}
+	s = &Sentinel{cert: cert, key: key, down: time.Minute}
 	s.start(tb, nil)
 	return s, cert, key
 }
@@ -89,8 +102,8 @@ func (s *Sentinel) startSentinel(tb testing.TB, master int) *Server {
 	conf := filepath.Join(tb.TempDir(), "sentinel.conf")
 	text := fmt.Sprintf("bind 127.0.0.1\n"+
 		"sentinel monitor %[1]s 127.0.0.1 %[2]d 2\n"+
-		"sentinel down-after-milliseconds %[1]s 1000\n"+
-		"sentinel failover-timeout %[1]s 4000\n", MasterSet, master)
+		"sentinel down-after-milliseconds %[1]s %[3]d\n"+
+		"sentinel failover-timeout %[1]s %[4]d\n", MasterSet, master, s.down.Milliseconds(), 4*s.down.Milliseconds())
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		tb.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 
 func TestSentinelReplacesADeadMaster(t *testing.T) {
 	t.Parallel()
-	s := redistest.StartSentinel(t)
+	s := redistest.StartWatchfulSentinel(t)
 	require.Len(t, s.Nodes(), 3)
 	require.Len(t, s.Sentinels(), 3)
 	old := s.Master(t)
