@@ -8,6 +8,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/testing/conformance"
+	"github.com/go-rlock/rlock/internal/testing/enginetest"
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -37,6 +38,8 @@ func conform(t *testing.T, d deployment) {
 		Watchdog: 10 * time.Second,
 		Smoke:    !redistest.RealWorld(),       // where TestConformanceInMemory of rlocktest has them
 		Soon:     rlock.DefaultWatchdogTimeout, // on a busy machine
+		// As in newClient.
+		UnlockTimeout: testTimeout, Made: func(c *rlock.Client) { enginetest.LongLeases(c) },
 		Run: func(t *testing.T, cell func(*testing.T)) {
 			redistest.Parallel(t)
 			cell(t)

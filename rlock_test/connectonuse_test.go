@@ -38,7 +38,7 @@ func openLate(t *testing.T, addr string, hold ...<-chan struct{}) (c *rlock.Clie
 		return dial(ctx, to, d, config)
 	}
 	began := time.Now()
-	c = answer(rlock.OpenWith(o, rlock.Options{ConnectOnUse: true})).ok(t)
+	c = answer(rlock.OpenWith(o, unhurried(t, rlock.Options{ConnectOnUse: true}))).ok(t)
 	requireTook(t, 0, began, time.Now())
 	t.Cleanup(c.Close)
 	return c, dials
@@ -269,9 +269,9 @@ func TestConnectOnUseOfDeployments(t *testing.T) {
 		"sentinels": "redis://127.0.0.1:1?master_set=" + redistest.MasterSet + "&addr=" + strings.Join(sentinels.Addrs(), "&addr="),
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := answer(rlock.Open(url, rlock.Options{ConnectOnUse: true})).ok(t)
+			c := longLeases(t, answer(rlock.Open(patiently(url), unhurried(t, rlock.Options{ConnectOnUse: true}))).ok(t))
 			defer c.Close()
-			now := answer(rlock.Open(url, rlock.Options{})).ok(t)
+			now := longLeases(t, answer(rlock.Open(patiently(url), unhurried(t))).ok(t))
 			defer now.Close()
 			var members []rlock.Locker
 			for _, name := range []string{"a", "b", "c", "{d}:1", "{d}:2"} {
@@ -305,7 +305,7 @@ func TestConnectOnUseOfDeployments(t *testing.T) {
 		},
 	} {
 		t.Run("a wrong name first, "+name, func(t *testing.T) {
-			c := answer(rlock.Open("redis://"+cluster.Addrs()[1], rlock.Options{ConnectOnUse: true})).ok(t)
+			c := answer(rlock.Open(patiently("redis://"+cluster.Addrs()[1]), rlock.Options{ConnectOnUse: true})).ok(t)
 			defer c.Close()
 			require.ErrorContains(t, first(c), "on a cluster the name of such a lock may have braces only around what is hashed")
 		})
@@ -316,7 +316,7 @@ func TestConnectOnUseOfDeployments(t *testing.T) {
 func TestConnectOnUseReports(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t, "--requirepass", "secret")
-	c, err := rlock.Open("redis://"+s.Addr(), rlock.Options{ConnectOnUse: true})
+	c, err := rlock.Open(patiently("redis://"+s.Addr()), rlock.Options{ConnectOnUse: true})
 	require.NoError(t, err)
 	defer c.Close()
 	for range 2 {

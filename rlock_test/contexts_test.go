@@ -63,6 +63,13 @@ func (c *contexts) note(ctx context.Context, whose string, cmds ...rueidis.Compl
 	}()
 }
 
+// haveEnded reports whether a context of such a name was seen to end.
+func (c *contexts) haveEnded(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(slices.Collect(maps.Keys(c.ended)), func(at string) bool { return strings.Contains(at, name) })
+}
+
 // notingClient records the contexts of its commands and of those of its connections and nodes.
 type notingClient struct {
 	rueidis.Client
@@ -124,15 +131,13 @@ func TestContextsSayThatTheyEnded(t *testing.T) {
 				redistest.Parallel(t)
 				to := newContexts(t)
 				contextsOfAllCalls(t, where, to, end)
+				for _, some := range []string{"Context of EVALSHA", "timerCtx of EVALSHA", "cancelCtx of"} {
+					redistest.Eventually(t, soon, func() bool { return to.haveEnded(some) }, "some "+some+" have ended")
+				}
 				to.mu.Lock()
 				defer to.mu.Unlock()
 				t.Log(to.given, to.ended)
 				require.Empty(t, to.wrong)
-				for _, some := range []string{"Context of EVALSHA", "timerCtx of EVALSHA", "cancelCtx of"} {
-					require.True(t, slices.ContainsFunc(slices.Collect(maps.Keys(to.ended)), func(at string) bool {
-						return strings.Contains(at, some)
-					}), "no %s has ended", some)
-				}
 				require.NotZero(t, to.given["*calls.Context of connection's EVALSHA"], "with Replicas")
 			})
 		}
@@ -154,7 +159,7 @@ func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rloc
 	const watchdog = 9 * time.Second
 	o := rlock.Options{WatchdogTimeout: watchdog}
 	c, confirmed := newClient(t, notingClient{rdb, to}, o), newClient(t, notingClient{rdb, to}, rlock.Options{
-		Replicas: 1, ReplicaTimeout: time.Second,
+		Replicas: 1, ReplicaTimeout: 5 * time.Second, // in which it gets its connection, too
 	})
 	connectDedicated(t, rdb)
 	p := process{c, newClient(t, notingClient{rdb, to}, o), newClient(t, notingClient{rdb, to}, o)}

@@ -31,8 +31,8 @@ func TestSentinelAndCluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
 			rdb := dial(t)
-			plain := strings.Contains(name, "plain")
-			one := newClient(t, rdb, rlock.Options{WatchdogTimeout: shortWatchdog, PlainPubSub: plain})
+			b, plain := fixture{rdb: rdb}, strings.Contains(name, "plain")
+			one := newClient(t, rdb, rlock.Options{WatchdogTimeout: 15 * time.Second, PlainPubSub: plain})
 			two := newClient(t, rdb, rlock.Options{PlainPubSub: plain})
 			keys := []string{"a", "b", "c", "d", "{tag}e", "x{}y", "{", "}{", "}"}
 			var holds, levels []lockResult
@@ -43,7 +43,9 @@ func TestSentinelAndCluster(t *testing.T) {
 				waiters = append(waiters, lockAsync(t, two.Mutex(key)))
 				redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "the goroutine waits")
 			}
-			sleep(shortWatchdog + shortWatchdog/3) // long enough for a renewal
+			for _, key := range keys {
+				b.awaitRenewal(t, key)
+			}
 			for i, key := range keys {
 				require.NoError(t, holds[i].ctx.Err(), key)
 				waiters[i].stillWaits(t)
@@ -200,7 +202,7 @@ func TestOpenLeavesAFormerMaster(t *testing.T) {
 		return strings.Contains(do(first, "INFO", "replication"), "state=online")
 	}, "the replica is there")
 	addr, lead := balancer(t, one.Addr())
-	c, err := rlock.Open("redis://"+addr, rlock.Options{})
+	c, err := rlock.Open(patiently("redis://"+addr), unhurried(t))
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	nothing := func(context.Context) error { return nil }
@@ -209,7 +211,7 @@ func TestOpenLeavesAFormerMaster(t *testing.T) {
 		all.Go(func() { _ = c.Mutex(fmt.Sprint("warm:", i)).Do(context.Background(), nothing) })
 	}
 	all.Wait()
-	_, _, err = newClient(t, first).Mutex("taken").Lock(context.Background())
+	_, _, err = newClient(t, first).Mutex("taken", rlock.WithLease(time.Hour)).Lock(context.Background())
 	require.NoError(t, err)
 	waits := make(chan error, 1)
 	go func() { waits <- c.Mutex("taken").Do(context.Background(), nothing) }()

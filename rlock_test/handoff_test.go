@@ -269,9 +269,9 @@ func TestHandOffOnACluster(t *testing.T) {
 			t.Run(map[bool]string{false: "sharded", true: "plain"}[plain]+"/"+map[bool]string{false: "mutex", true: "fenced"}[fenced], func(t *testing.T) {
 				rdb := c.Client(t)
 				b := fixture{Client: newClient(t, rdb, rlock.Options{HandOff: unlimited, PlainPubSub: plain}), rdb: c.Client(t), name: redistest.Name(t)}
-				m := b.Mutex(b.name, byCall)
+				m := b.Mutex(b.name, byCall, rlock.WithWaitForRedis()) // a move may take longer than the others wait
 				if fenced {
-					m = b.FencedMutex(b.name)
+					m = b.FencedMutex(b.name, rlock.WithWaitForRedis())
 				}
 				handOffs := func() int64 { return redistest.Commands(t, b.rdb)["hset"] }
 				token := int64(0)
@@ -327,7 +327,7 @@ func TestHandOffBetweenTheNodes(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
 	b := fixture{Client: newClient(t, c.Client(t), rlock.Options{HandOff: unlimited}), rdb: c.Client(t), name: redistest.Name(t)}
-	m := b.FencedMutex(b.name)
+	m := b.FencedMutex(b.name, rlock.WithWaitForRedis()) // the move may take longer than the others wait
 	a := locked(t, m)
 	waiter := lockAsync(t, m)
 	b.awaitWaiters(t, 1)

@@ -28,7 +28,7 @@ func haproxy(t *testing.T, servers ...*redistest.Server) (addr string) {
 	addr = redistest.StartHAProxy(t, servers...)
 	redistest.Eventually(t, testTimeout, func() bool {
 		for range 2 * len(servers) {
-			c, err := rlock.Open("redis://"+addr, rlock.Options{})
+			c, err := rlock.Open("redis://"+addr, unhurried(t))
 			if err != nil {
 				return false
 			}

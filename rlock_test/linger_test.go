@@ -303,7 +303,7 @@ func TestLingerWithoutRights(t *testing.T) {
 			require.NoError(t, b.do(t, append([]string{"ACL", "SETUSER", "app", "reset", "resetchannels", "on", ">secret"}, strings.Fields(rules)...)...).Error())
 			var log bytes.Buffer
 			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
-			c := answer(rlock.New(rdb, rlock.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})).ok(t)
+			c := newClient(t, rdb, rlock.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			m := c.Mutex(b.name, rlock.WithLinger(long))
 			for range 20 {
 				lockAndUnlock(t, m)

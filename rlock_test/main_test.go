@@ -17,6 +17,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/internal/testing/enginetest"
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -69,16 +70,31 @@ func loadScripts(t testing.TB, c *rlock.Client) {
 // newClient returns a lock client that is closed before rdb is.
 func newClient(t testing.TB, rdb rueidis.Client, o ...rlock.Options) *rlock.Client {
 	t.Helper()
-	var options rlock.Options
+	c := longLeases(t, answer(rlock.New(rdb, unhurried(t, o...))).ok(t))
+	clientsOf.add(t, c)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// unhurried returns options whose unlocks wait for a real Redis as long as a test does: a busy machine may take longer than a section would wait.
+func unhurried(t testing.TB, o ...rlock.Options) (options rlock.Options) {
+	t.Helper()
 	if len(o) > 0 {
 		options = o[0]
 	}
 	if options.UnlockTimeout == 0 && !redistest.IsVirtual(t) {
-		options.UnlockTimeout = testTimeout // a busy machine may take longer than a section would wait
+		options.UnlockTimeout = testTimeout
 	}
-	c := answer(rlock.New(rdb, options)).ok(t)
-	clientsOf.add(t, c)
-	t.Cleanup(c.Close)
+	return options
+}
+
+// longLeases gives a new Client longer leases of handed over locks and of places on real servers, where no test is about them: a busy machine
+// may take its time to renew them.
+func longLeases(t testing.TB, c *rlock.Client) *rlock.Client {
+	t.Helper()
+	if !redistest.IsVirtual(t) && !redistest.RealWorld() {
+		enginetest.LongLeases(c)
+	}
 	return c
 }
 

@@ -47,7 +47,7 @@ func TestOpen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			servers := slices.Concat(c.more, []*redistest.Server{s})
 			before := connections(t, servers)
-			client := answer(rlock.Open(c.url, rlock.Options{})).ok(t)
+			client := answer(rlock.Open(patiently(c.url), unhurried(t))).ok(t)
 			m := client.Mutex("open")
 			require.NoError(t, m.Do(t.Context(), func(ctx context.Context) error {
 				require.Greater(t, connections(t, servers), before)
@@ -61,6 +61,15 @@ func TestOpen(t *testing.T) {
 			redistest.Eventually(t, soon, func() bool { return connections(t, servers) <= before }, "the Client's connections end")
 		})
 	}
+}
+
+// patiently adds the times that a busy machine may take to dial and to answer.
+func patiently(url string) string {
+	sign := "?"
+	if strings.Contains(url, sign) {
+		sign = "&"
+	}
+	return url + sign + "dial_timeout=1m&write_timeout=1m"
 }
 
 // connections returns the number of client connections to the servers, without the counting one.
@@ -86,7 +95,7 @@ func TestOpenWith(t *testing.T) {
 		AuthCredentialsFn: func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
 			return rueidis.AuthCredentials{Username: "default", Password: "secret"}, nil
 		},
-	}, rlock.Options{})
+	}, unhurried(t))
 	require.NoError(t, err)
 	defer c.Close()
 	require.NoError(t, c.Mutex("a").Do(t.Context(), func(context.Context) error { return nil }))
@@ -104,7 +113,7 @@ func TestOpenFails(t *testing.T) {
 	resp2.OnRequest(redistest.Each("HELLO 3", redistest.Fail("NOPROTO unsupported protocol version")))
 	fake := func(serve func(net.Conn)) (url, addr string) {
 		addr = redistest.StartFake(t, serve)
-		return "redis://:" + password + "@" + addr, addr
+		return patiently("redis://:" + password + "@" + addr), addr
 	}
 	full, fullAddr := fake(redistest.Says("-ERR max number of clients reached\r\n"))
 	hangsUp, hangsUpAddr := fake(redistest.Says(""))
@@ -135,23 +144,23 @@ func TestOpenFails(t *testing.T) {
 		"no socket":        {"unix://u:" + password + "@/no/such.sock", []string{"/no/such.sock", start}},
 		"all nodes down":   {"redis://:" + password + "@" + down.Addr() + "?addr=127.0.0.1:1", []string{down.Addr() + ",127.0.0.1:1: ", start}},
 		"sentinels down":   {"redis://:" + password + "@" + down.Addr() + "?master_set=m", []string{`the master "m" of the sentinels at ` + down.Addr(), start}},
-		"wrong password":   {"redis://:" + password + "@" + guarded.Addr(), []string{guarded.Addr(), "WRONGPASS", "(look at the user and the password)"}},
-		"no password":      {"redis://" + guarded.Addr(), []string{guarded.Addr(), "NOAUTH", "(look at the user and the password)"}},
+		"wrong password":   {patiently("redis://:" + password + "@" + guarded.Addr()), []string{guarded.Addr(), "WRONGPASS", "(look at the user and the password)"}},
+		"no password":      {patiently("redis://" + guarded.Addr()), []string{guarded.Addr(), "NOAUTH", "(look at the user and the password)"}},
 		"no TLS there":     {"rediss://:" + password + "@" + s.Addr() + "?dial_timeout=1s", []string{s.Addr(), "(is it a Redis that speaks TLS, or none?)"}},
-		"TLS there":        {"redis://:" + password + "@" + secure, []string{secure, "TLS"}},
+		"TLS there":        {patiently("redis://:" + password + "@" + secure), []string{secure, "TLS"}},
 		"TLS alert":        {alert, []string{alertAddr, "(what listens there speaks TLS: use rediss://)"}},
-		"no RESP3":         {"redis://" + resp2.Addr(), []string{resp2.Addr(), "NOPROTO", "(a server or proxy without RESP3: add ?protocol=2 to the URL"}},
+		"no RESP3":         {patiently("redis://" + resp2.Addr()), []string{resp2.Addr(), "NOPROTO", "(a server or proxy without RESP3: add ?protocol=2 to the URL"}},
 		"full":             {full, []string{fullAddr, "ERR max number of clients reached: EOF (raise the server's maxclients"}},
 		"hangs up":         {hangsUp, []string{hangsUpAddr, hung}},
 		"closes":           {closes, []string{closesAddr, hung}},
 		"resets":           {resets, []string{resetsAddr, hung}},
 		"web server":       {web, []string{webAddr, "(what listens there is no Redis)"}},
 		"protected mode":   {guards, []string{guardsAddr, "because of this: EOF (its protected mode: set a password there"}},
-		"its own name":     {"rediss://localhost:1?dial_timeout=30s&master_set=m&addr=" + secure, []string{secure, "unknown authority"}}, // no "not localhost"
-		"unknown CA":       {"rediss://:" + password + "@" + secure + "?dial_timeout=30s", []string{secure, "certificate"}},
+		"its own name":     {patiently("rediss://localhost:1?master_set=m&addr=" + secure), []string{secure, "unknown authority"}}, // no "not localhost"
+		"unknown CA":       {patiently("rediss://:" + password + "@" + secure), []string{secure, "certificate"}},
 		"silent":           {"redis://:" + password + "@" + silent.Addr().String() + "?dial_timeout=1s", []string{silent.Addr().String(), "(is it a Redis"}},
-		"no such database": {"redis://" + s.Addr() + "/99", []string{s.Addr(), "out of range"}},
-		"no sentinel":      {"redis://" + s.Addr() + "?master_set=m", []string{s.Addr(), "SENTINEL"}},
+		"no such database": {patiently("redis://" + s.Addr() + "/99"), []string{s.Addr(), "out of range"}},
+		"no sentinel":      {patiently("redis://" + s.Addr() + "?master_set=m"), []string{s.Addr(), "SENTINEL"}},
 		"bad port":         {"redis://:" + password + "@127.0.0.1:port", []string{noURL}},
 		"slash in it":      {"redis://u:" + password + "/x@127.0.0.1:1", []string{noURL, "%2F"}},
 		"bad escape":       {"redis://u:" + password + "%zz@127.0.0.1:1", []string{noURL}},
@@ -184,7 +193,7 @@ func TestOpenFails(t *testing.T) {
 		require.ErrorContains(t, err, start)
 	})
 	t.Run("no RESP3, with the cure", func(t *testing.T) {
-		client := answer(rlock.Open("redis://"+resp2.Addr()+"?protocol=2", rlock.Options{})).ok(t)
+		client := answer(rlock.Open(patiently("redis://"+resp2.Addr()+"?protocol=2"), rlock.Options{})).ok(t)
 		client.Close()
 	})
 	t.Run("no address", func(t *testing.T) {
@@ -203,7 +212,7 @@ func opened(t *testing.T) (*rlock.Client, *redistest.Proxy) {
 	proxy := redistest.StartProxy(t, redistest.Start(t).Addr())
 	o := rueidis.ClientOption{InitAddress: []string{proxy.Addr()}}
 	redistest.Connects(t, &o)
-	c := answer(rlock.OpenWith(o, rlock.Options{})).ok(t)
+	c := answer(rlock.OpenWith(o, unhurried(t))).ok(t)
 	return c, proxy
 }
 
@@ -278,7 +287,7 @@ func TestLockNamesTheCure(t *testing.T) {
 		t.Run(refusal, func(t *testing.T) {
 			redistest.Parallel(t)
 			proxy := redistest.StartProxy(t, s.Addr())
-			c, err := rlock.Open("redis://"+proxy.Addr(), rlock.Options{})
+			c, err := rlock.Open(patiently("redis://"+proxy.Addr()), rlock.Options{})
 			require.NoError(t, err)
 			defer c.Close()
 			proxy.OnRequest(redistest.Each("HELLO", redistest.Fail(refusal)))

@@ -46,19 +46,19 @@ func TestReplicas(t *testing.T) {
 
 // When too few replicas confirm a grant, the lock is given back and the next waiter wakes.
 func TestNotReplicatedWakesTheNext(t *testing.T) {
-	redistest.Parallel(t)
-	master, replica := redistest.StartPair(t)
-	rdb := master.Client(t)
-	const wait = 2 * time.Second // the time the test has to see the lock taken
-	careful := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: wait})
-	replica.Pause()
-	first := lockAsync(t, careful.Mutex("next"))
-	b := fixture{rdb: rdb}
-	redistest.Eventually(t, 5*time.Second, func() bool { return b.exists(t, "next") }, "granted, but not confirmed")
-	second := lockAsync(t, newClient(t, rdb).Mutex("next"))
-	require.ErrorIs(t, first.get(t, wait+5*time.Second).err, rlock.ErrNotReplicated)
-	second.getAndUnlock(t, 5*time.Second)
-	replica.Resume()
+	redistest.OnlyVirtual(t, "the server confirms the rest by itself", func(t *testing.T) {
+		c, proxy, b := behindProxy(t, anyWay, rlock.Options{Replicas: 1})
+		proxy.OnReply(redistest.Nth(1, "WAIT", redistest.Hold))
+		first := lockAsync(t, c.Mutex(b.name))
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "granted, but not confirmed")
+		second := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
+		b.awaitWaiters(t, 1)
+		refused := first.get(t, testTimeout)
+		require.ErrorIs(t, refused.err, rlock.ErrNotReplicated)
+		got := second.gets(t, testTimeout)
+		requireTook(t, 0, refused.at, got.at)
+		require.NoError(t, got.unlock())
+	})
 }
 
 func TestWaitRefused(t *testing.T) {
@@ -100,18 +100,25 @@ func TestHeldIsNotReplicated(t *testing.T) {
 
 // ReplicaTimeout may exceed the time that this library or rueidis otherwise allows a command.
 func TestLongReplicaTimeout(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t) // without a replica
-	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-	const wait = 5 * time.Second
-	c := newClient(t, s.Client(t, func(o *rueidis.ClientOption) {
-		o.ConnWriteTimeout, o.Dialer.KeepAlive = wait/4, wait/4
-	}), rlock.Options{Replicas: 1, ReplicaTimeout: wait})
-	began := time.Now()
-	_, _, err := c.Mutex(b.name).Lock(context.Background())
-	require.ErrorIs(t, err, rlock.ErrNotReplicated)
-	require.ErrorContains(t, err, "0 of 1 replicas within 5s")
-	require.GreaterOrEqual(t, time.Since(began), wait)
-	require.Less(t, redistest.Ran(t, began, time.Now()), wait+soon)
-	redistest.Eventually(t, soon, func() bool { return !b.exists(t, b.name) }, "given back")
+	redistest.OnlyVirtual(t, "WAIT is answered at its last moment", func(t *testing.T) {
+		const wait = 5 * time.Second
+		s := redistest.Start(t)
+		proxy := redistest.StartProxy(t, s.Addr())
+		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
+		c := newClient(t, redistest.Dial(t, proxy.Addr(), func(o *rueidis.ClientOption) {
+			o.ConnWriteTimeout, o.Dialer.KeepAlive = wait/4, wait/4
+		}), rlock.Options{Replicas: 1, ReplicaTimeout: wait})
+		loadScripts(t, c)
+		proxy.OnReply(redistest.Nth(1, "WAIT", redistest.Hold))
+		began := time.Now()
+		p := lockAsync(t, c.Mutex(b.name))
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "the lock is granted, and not confirmed")
+		sleep(wait)
+		p.stillWaits(t)
+		proxy.Release()
+		got := p.gets(t, testTimeout)
+		requireTook(t, wait, began, got.at)
+		require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t, b.name))
+		require.NoError(t, got.unlock())
+	})
 }

@@ -147,7 +147,7 @@ func TestReadWriteWithoutTheRightToMarks(t *testing.T) {
 	require.NoError(t, unlock())
 
 	_, leave = enter(t, ctx, a.RWMutex(past.name).Read())
-	enter(t, ctx, a.RWMutex(past.name, rlock.WithLease(2*time.Second)).Read())
+	enter(t, ctx, a.RWMutex(past.name, rlock.WithLease(10*time.Second)).Read())
 	writer = lockAsync(t, rw.Write())
 	past.awaitWaiters(t, 1)
 	require.NoError(t, leave())

@@ -277,7 +277,7 @@ func TestCloseAmongSiblings(t *testing.T) {
 		b := fixture{rdb: s.Client(t)}
 		rdb := s.Client(t)
 		for range 10 {
-			c := answer(rlock.New(rdb, rlock.Options{})).ok(t)
+			c := newClient(t, rdb)
 			l := layers{clients: []*rlock.Client{c}, names: [3]string{"a", "b", "c"}, unlock: func(err error) {
 				assert.NoError(t, err)
 			}}

@@ -21,6 +21,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/internal/testing/enginetest"
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -131,11 +132,12 @@ func soakWorker(text string) int {
 		return 1
 	}
 	defer rdb.Close()
-	client, err := rlock.New(rdb, rlock.Options{})
+	client, err := rlock.New(rdb, rlock.Options{UnlockTimeout: testTimeout}) // as newClient
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	enginetest.LongLeases(client)
 	w := soaker{job: job, client: client}
 	var wg sync.WaitGroup
 	end := time.Now().Add(job.For)

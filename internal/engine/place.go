@@ -12,13 +12,13 @@ func (l *Attempt) keepsPlace(a tenure.AcquireResult) bool {
 	if !a.Joined || places == nil { // closed
 		return a.Joined || l.place == nil
 	}
-	until := a.Sent.Add(l.Lock.Client.PlaceLease())
+	until := a.Sent.Add(l.Lock.Client.PlaceLease)
 	if l.place != nil {
-		places.Update(&l.place.Lease, until, l.Lock.Client.PlaceLease())
+		places.Update(&l.place.Lease, until, l.Lock.Client.PlaceLease)
 		return true
 	}
 	l.place = &tenure.PlaceKeeper{Tenure: l.Tenure}
-	places.Keep(&l.place.Lease, l.place, until, l.Lock.Client.PlaceLease())
+	places.Keep(&l.place.Lease, l.place, until, l.Lock.Client.PlaceLease)
 	if a.Behind {
 		l.waiter.Hear()
 	}
@@ -42,5 +42,5 @@ func (l *Attempt) queuedAt() time.Time {
 		return *l.Tenure.Queued
 	}
 	c := l.Lock.Client
-	return c.Places().Until(&l.place.Lease).Add(-c.PlaceLease())
+	return c.Places().Until(&l.place.Lease).Add(-c.PlaceLease)
 }

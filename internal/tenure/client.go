@@ -30,6 +30,7 @@ type Client struct {
 	// HandsOff: an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a grant.
 	HandsOff   bool
 	GrantLease time.Duration // of a grant to another process of this Client's watchdog time
+	PlaceLease time.Duration // for how long a place lasts without a refresh, for waiters of this Client
 
 	noQueues    atomic.Bool     // the ACL user may not use the queues of processes
 	noMarks     atomic.Bool     // nor writers' marks
@@ -101,9 +102,6 @@ func GrantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease
 // placeLease is the lifetime of a place without a refresh. So a waiter that was stopped, or died unnoticed, delays others by no more
 // than this.
 const placeLease = 5 * time.Second
-
-// PlaceLease is for how long a place lasts without a refresh, for waiters of this Client.
-func (c *Client) PlaceLease() time.Duration { return min(placeLease, c.Options.WatchdogTimeout) }
 
 // IsOwn reports whether an owner field belongs to this client.
 func (c *Client) IsOwn(field string) bool { return kinds.IsOf(c.ID, field) }

@@ -213,7 +213,7 @@ func (m *Lock) Fair() lua.Fair {
 		return lua.Fair{}
 	}
 	f := lua.Fair{
-		List: m.Queue, Times: k.Timeouts(m.Key), Place: c.PlaceLease(),
+		List: m.Queue, Times: k.Timeouts(m.Key), Place: c.PlaceLease,
 		Counts: !c.Cluster.IsOne() || c.KnownChannel(m).Sharded,
 	}
 	if f.Counts && c.HandsOff {

@@ -48,7 +48,7 @@ func (c *Client) Places() *lease.Renewer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.placed == nil && !c.Calls.IsClosed() {
-		c.placed = lease.NewRenewer(c.refresh, lease.Options{Watchdog: c.PlaceLease(), Timeout: calls.Timeout})
+		c.placed = lease.NewRenewer(c.refresh, lease.Options{Watchdog: c.PlaceLease, Timeout: calls.Timeout})
 	}
 	return c.placed
 }

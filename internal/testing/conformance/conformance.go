@@ -33,6 +33,10 @@ type Deployment struct {
 	Smoke bool
 	// Soon is how much later than promised something may happen: nothing but the moment of a timer in a bubble.
 	Soon time.Duration
+	// UnlockTimeout is for Clients whose servers stay reachable; 0 means the default.
+	UnlockTimeout time.Duration
+	// Made is called with each new Client, unless it is nil.
+	Made func(c *rlock.Client)
 }
 
 // Run tests G1 to G9 on one lock of each kind, as far as that shows them.
@@ -181,8 +185,14 @@ func (p *place) client(t *testing.T, side int, o rlock.Options) *rlock.Client {
 	if o.WatchdogTimeout == 0 {
 		o.WatchdogTimeout = p.watchdog()
 	}
+	if o.UnlockTimeout == 0 && !p.property.cuts {
+		o.UnlockTimeout = p.d.UnlockTimeout
+	}
 	c, err := rlock.New(p.sides[side], o)
 	require.NoError(t, err)
+	if p.d.Made != nil {
+		p.d.Made(c)
+	}
 	t.Cleanup(c.Close)
 	p.clients[side] = append(p.clients[side], c)
 	return c

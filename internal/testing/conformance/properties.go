@@ -374,7 +374,7 @@ func ctxDoneBefore(t *testing.T, p *place, a, _ rlock.Locker) {
 
 // WithMaxWait bounds Lock as TryLock does. It changes neither TryLock nor the section.
 func boundedWait(t *testing.T, p *place, a, b rlock.Locker) {
-	_, unlock, err := a.Lock(p.ctx)
+	_, unlock, err := a.TryLock(p.ctx, longWatchdog/3) // a Lock has a second for its answer
 	require.NoError(t, err)
 	began := time.Now()
 	_, none, err := b.Lock(p.ctx)
