@@ -23,15 +23,23 @@ type Locker struct {
 	client  *rlock.Client
 	options []rlock.Option
 
-	mu    sync.Mutex               // guards the following; no other lock is taken under it
-	taken map[string][]*rlock.Hold // for runs whose task has not begun yet, by the name of their job; more than one if the others are lost
+	mu    sync.Mutex        // guards the following and the states of its runs; no other lock is taken under it
+	taken map[string][]*run // whose hold no task has yet, by the name of their job; more than one if all but one are lost
+}
+
+// run is one for which gocron has a lock. gocron does not tell a task which run it belongs to, so the next run's task may get its hold, which
+// then lasts until both have ended.
+type run struct {
+	hold *rlock.Hold
+	task bool // a task has the hold
+	over bool // gocron has unlocked it meanwhile
 }
 
 // NewLocker returns a Locker. The lock stays taken for apart, however short the job is: by so much may a tick come later in one process than
 // in another. It must be shorter than the time between two ticks. The options are for each lock, as [rlock.WithWatchdog].
 func NewLocker(client *rlock.Client, apart time.Duration, options ...rlock.Option) *Locker {
 	return &Locker{
-		client: client, options: append([]rlock.Option{rlock.WithMinHold(apart)}, options...), taken: make(map[string][]*rlock.Hold),
+		client: client, options: append([]rlock.Option{rlock.WithMinHold(apart)}, options...), taken: make(map[string][]*run),
 	}
 }
 
@@ -41,34 +49,61 @@ func (l *Locker) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 	if err != nil {
 		return nil, err
 	}
+	r := &run{hold: hold}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.taken[name] = append(l.taken[name], hold)
+	l.taken[name] = append(l.taken[name], r)
 	return unlock(func() error {
-		l.begins(name, hold) // if the task never began
-		return hold.Unlock()
+		if l.ends(name, r) {
+			return hold.Unlock()
+		}
+		return nil
 	}), nil
 }
 
-// begins takes a hold of that name out of the list, the newest if none is given: it is for one run. It returns nil if there is none.
-func (l *Locker) begins(name string, hold *rlock.Hold) *rlock.Hold {
+// ends reports whether the hold of a run that is over is to be unlocked now; otherwise the task that has it does that.
+func (l *Locker) ends(name string, r *run) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.taken[name], r); i >= 0 { // no task has begun
+		l.take(name, i)
+	}
+	r.over = true
+	return !r.task
+}
+
+// begins gives a hold of that name to a task, one that lasts if there is any; nil if there is none at all.
+func (l *Locker) begins(name string) *run {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := l.taken[name]
-	i := len(all) - 1
-	if hold != nil {
-		i = slices.Index(all, hold)
-	}
-	if i < 0 {
+	if len(all) == 0 {
 		return nil
 	}
-	hold = all[i]
-	if all = slices.Delete(all, i, i+1); len(all) > 0 {
-		l.taken[name] = all
-	} else {
+	r := l.take(name, max(0, slices.IndexFunc(all, func(r *run) bool { return !isOver(r.hold.Context()) })))
+	r.task = true
+	return r
+}
+
+// take takes a run out of the list. mu is held.
+func (l *Locker) take(name string, i int) *run {
+	r := l.taken[name][i]
+	if l.taken[name] = slices.Delete(l.taken[name], i, i+1); len(l.taken[name]) == 0 {
 		delete(l.taken, name)
 	}
-	return hold
+	return r
+}
+
+// leaves ends the hold of a task if its run is over already.
+func (l *Locker) leaves(r *run) error {
+	l.mu.Lock()
+	r.task = false
+	over := r.over
+	l.mu.Unlock()
+	if !over {
+		return nil
+	}
+	return r.hold.Unlock()
 }
 
 // unlock is a gocron.Lock. It does without its ctx, which is done at a Shutdown.
@@ -83,14 +118,15 @@ func (l *Locker) NewJob(s gocron.Scheduler, at gocron.JobDefinition, name string
 
 // Task is for a job with that name (gocron.WithName) that NewJob does not add. The ctx of fn carries the hold. It ends when gocron stops the
 // job, and when the lock is lost: then another process may run the job, and the task's error is [rlock.ErrLost], too, whatever fn returned. If it
-// was lost before, fn does not run.
+// was lost before, fn does not run, or in place of the next run of this process, under its lock.
 func (l *Locker) Task(name string, fn func(ctx context.Context) error) gocron.Task {
 	return gocron.NewTask(func(ctx context.Context) error {
-		hold := l.begins(name, nil)
-		if hold == nil {
+		r := l.begins(name)
+		if r == nil {
 			return fmt.Errorf("rlockgocron: a run of the task %q has no lock (give its job gocron.WithName(%q), and the Locker)", name, name)
 		}
-		section := hold.Context()
+		defer func() { _ = l.leaves(r) }() // as gocron drops the error of an Unlock
+		section := r.hold.Context()
 		if isOver(section) {
 			return fmt.Errorf("rlockgocron: the lock was lost before the task %q began: %w", name, cmp.Or(context.Cause(section), rlock.ErrLost))
 		}

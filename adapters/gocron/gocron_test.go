@@ -465,6 +465,75 @@ func TestLostBeforeTheTask(t *testing.T) {
 	require.Empty(t, inside)
 }
 
+// unlocking is a Locker that tells when gocron has unlocked.
+type unlocking struct {
+	gocron.Locker
+	did chan<- bool
+}
+
+func (l unlocking) Lock(ctx context.Context, name string) (gocron.Lock, error) {
+	lock, err := l.Locker.Lock(ctx, name)
+	return unlocked{lock, l.did}, err
+}
+
+type unlocked struct {
+	gocron.Lock
+	did chan<- bool
+}
+
+func (l unlocked) Unlock(ctx context.Context) error {
+	defer func() { l.did <- true }()
+	return l.Lock.Unlock(ctx)
+}
+
+// A run loses its lock before its task begins, and the next run has it by then. One of the two tasks runs, and has the lock until it ends: the
+// end of the other one frees nothing.
+func TestLostBeforeTheNextTask(t *testing.T) {
+	client, scheduler, failed := newScheduler(t)
+	locker := rlockgocron.NewLocker(client, time.Millisecond)
+	inside, ends := make(chan context.Context, 2), make(chan bool)
+	task := locker.Task("x", func(ctx context.Context) error {
+		inside <- ctx
+		<-ends
+		return nil
+	})
+	add := func(before func()) (goOn chan<- bool, freed <-chan bool) {
+		t.Helper()
+		ready, goes, did := make(chan bool, 1), make(chan bool, 1), make(chan bool, 1)
+		_, err := scheduler.NewJob(once(), task, gocron.WithName("x"), gocron.WithDistributedJobLocker(unlocking{locker, did}),
+			gocron.WithEventListeners(gocron.BeforeJobRuns(func(uuid.UUID, string) {
+				before()
+				ready <- true
+				redistest.Within(t, soon, goes, "its task begins")
+			})))
+		require.NoError(t, err)
+		redistest.Within(t, soon, ready, "it has the lock")
+		return goes, did
+	}
+	scheduler.Start()
+	first, freedFirst := add(func() {
+		forced, err := client.Mutex("x").ForceUnlock(context.Background())
+		require.NoError(t, err)
+		require.True(t, forced)
+		redistest.Eventually(t, soon, func() bool { return client.Stats().Lost == 1 }, "it is lost")
+	})
+	second, freedSecond := add(func() {})
+	first <- true
+	ctx := redistest.Within(t, soon, inside, "one task runs")
+	second <- true
+	require.ErrorIs(t, redistest.Within(t, soon, failed, "the other does not"), rlock.ErrLost)
+	redistest.Within(t, soon, freedSecond, "its run is over")
+	require.NoError(t, context.Cause(ctx))
+	held, err := client.Mutex("x").IsLocked(t.Context())
+	require.NoError(t, err)
+	require.True(t, held)
+	close(ends)
+	redistest.Within(t, soon, freedFirst, "both are over")
+	redistest.Eventually(t, soon, func() bool { return client.Stats().Holds == 0 }, "it is free")
+	require.NoError(t, scheduler.Shutdown())
+	require.Empty(t, inside)
+}
+
 // The caller of Run may want to know of the leadership, too. A task that begins after it does not run.
 func TestElectorReports(t *testing.T) {
 	client, scheduler, failed := newScheduler(t)
