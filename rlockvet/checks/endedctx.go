@@ -192,7 +192,7 @@ func (f *function) leavesGoroutines(r *reporter, t *taking) {
 		g, isGo := n.(*ast.GoStmt)
 		switch {
 		case isDefer: // it waits before the unlock, if that is deferred already, or here: last in, first out
-			waits = waits || (s.must(kept|keptVar) || f.use(d, t.unlock) != unused) && f.info.waitsInDefer(d)
+			waits = waits || (s.must(kept|keptVar) || f.use(d, t.unlock) != unused) && f.info.waitsInDefer(d, body)
 		case isGo && slices.Contains(last, g) && s.must(inside) && f.use(g, t.unlock) == unused && !waits:
 			r.leftBehind(f.uses(g.Call, t), nameOf(t.call))
 		}
@@ -208,7 +208,7 @@ func leavesGoroutinesOfDo(r *reporter, call *ast.CallExpr, fn ast.Expr) {
 	waits := false
 	ast.Inspect(literal.Body, func(n ast.Node) bool {
 		if d, ok := n.(*ast.DeferStmt); ok {
-			waits = waits || r.info.waitsInDefer(d)
+			waits = waits || r.info.waitsInDefer(d, literal.Body)
 		}
 		_, isLiteral := n.(*ast.FuncLit)
 		return !isLiteral
@@ -232,22 +232,86 @@ func (r *reporter) leftBehind(all []passed, section string) {
 	}
 }
 
-// waitsInDefer reports whether a deferred call waits for goroutines, as far as can be seen: by a Wait, or a channel.
-func (s *source) waitsInDefer(d *ast.DeferStmt) bool {
+// waitsInDefer reports whether a deferred call of a function waits for goroutines, as far as can be seen: by a Wait, or a channel.
+func (s *source) waitsInDefer(d *ast.DeferStmt, body *ast.BlockStmt) bool {
 	found := false
 	ast.Inspect(d, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.UnaryExpr:
-			found = found || n.Op == token.ARROW
+			found = found || n.Op == token.ARROW && s.receivesFromGoroutine(body, n.X)
 		case *ast.RangeStmt:
 			_, isChan := s.TypeOf(n.X).Underlying().(*types.Chan)
-			found = found || isChan
+			found = found || isChan && s.receivesFromGoroutine(body, n.X)
+		case *ast.SendStmt: // as to all slots of a semaphore
+			own, others := s.channelUses(body, n.Chan)
+			found = found || (others.receives || others.escapes) && !own.receives
 		case *ast.CallExpr:
 			found = found || nameOf(n) == "Wait" && len(n.Args) == 0
 		}
 		return !found
 	})
 	return found
+}
+
+// receivesFromGoroutine reports whether a deferred receive may wait for a goroutine. It does not if it gives back the slot of a semaphore that
+// the function itself has taken, by a send.
+func (s *source) receivesFromGoroutine(body *ast.BlockStmt, channel ast.Expr) bool {
+	own, others := s.channelUses(body, channel)
+	return !own.sends || own.escapes || others.escapes || others.sends && !others.receives
+}
+
+// channelUse is what some code does with a channel.
+type channelUse struct {
+	sends    bool // or closes
+	receives bool
+	escapes  bool // out of sight
+}
+
+// channelUses returns what a function itself does with a channel, without deferred calls, and what its goroutines and other literals do.
+func (s *source) channelUses(body *ast.BlockStmt, channel ast.Expr) (own, others channelUse) {
+	k := key(s, channel)
+	ast.PreorderStack(body, nil, func(n ast.Node, stack []ast.Node) bool {
+		e, ok := n.(ast.Expr)
+		if !ok || k == "" || key(s, e) != k {
+			return true
+		}
+		use := &own
+		for _, outer := range stack {
+			switch outer.(type) {
+			case *ast.DeferStmt:
+				if use == &own {
+					return false
+				}
+			case *ast.GoStmt, *ast.FuncLit:
+				use = &others
+			}
+		}
+		switch parent := stack[len(stack)-1].(type) {
+		case *ast.SendStmt:
+			use.sends = use.sends || parent.Chan == e
+			use.escapes = use.escapes || parent.Chan != e
+		case *ast.UnaryExpr:
+			use.receives = use.receives || parent.Op == token.ARROW
+			use.escapes = use.escapes || parent.Op != token.ARROW
+		case *ast.RangeStmt:
+			use.receives = true
+		case *ast.CallExpr:
+			switch nameOf(parent) {
+			case "close":
+				use.sends = true
+			case "len", "cap":
+			default:
+				use.escapes = true
+			}
+		case *ast.AssignStmt:
+			use.escapes = use.escapes || !slices.Contains(parent.Lhs, e)
+		case *ast.ValueSpec:
+		default:
+			use.escapes = true
+		}
+		return false
+	})
+	return own, others
 }
 
 // lastGos lists the go statements at the end of a function, in loops as well, behind which at most a return follows that calls nothing but

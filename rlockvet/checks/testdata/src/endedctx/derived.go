@@ -108,7 +108,107 @@ func awaitedTooLate(ctx context.Context, m *rlock.Mutex) (err error) {
 	return nil
 }
 
+// The slot of a semaphore is given back, and nothing awaited.
+func leftBehindWithASlot(ctx context.Context, m *rlock.Mutex, slots chan struct{}) (err error) {
+	err = m.Do(ctx, func(ctx context.Context) error {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		defer func() { <-slots }()
+		go work(ctx) // want `ctx is cancelled as soon as`
+		return nil
+	})
+	ctx, unlock, lockErr := m.Lock(ctx)
+	if lockErr != nil {
+		return errors.Join(err, lockErr)
+	}
+	defer unlock()
+	slots <- struct{}{}
+	defer func() { <-slots }()
+	go func() {
+		slots <- struct{}{}
+		defer func() { <-slots }()
+		_ = work(ctx) // want `ctx is cancelled as soon as`
+	}()
+	return err
+}
+
+// So is a token.
+func leftBehindWithAToken(ctx context.Context, m *rlock.Mutex, tokens chan struct{}) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		<-tokens
+		defer func() { tokens <- struct{}{} }()
+		go func() {
+			<-tokens
+			defer func() { tokens <- struct{}{} }()
+			_ = work(ctx) // want `ctx is cancelled as soon as`
+		}()
+		return nil
+	})
+}
+
+func leftBehindWithAResult(ctx context.Context, m *rlock.Mutex, errs chan error) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		defer func() { errs <- nil }() // for others
+		go work(ctx)                   // want `ctx is cancelled as soon as`
+		return nil
+	})
+}
+
 // Correct code, without findings.
+
+func awaitedByAllSlots(ctx context.Context, m *rlock.Mutex, ids []string) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		slots := make(chan struct{}, 4)
+		defer func() {
+			for range cap(slots) {
+				slots <- struct{}{}
+			}
+		}()
+		for range ids {
+			slots <- struct{}{}
+			go func() {
+				defer func() { <-slots }()
+				_ = work(ctx)
+			}()
+		}
+		return nil
+	})
+}
+
+func awaitedByAsking(ctx context.Context, m *rlock.Mutex, serve func(context.Context, <-chan bool)) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		quit := make(chan bool)
+		defer func() { quit <- true }()
+		go serve(ctx, quit)
+		return nil
+	})
+}
+
+func awaitedUnlessIdle(ctx context.Context, m *rlock.Mutex, idle bool) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		done := make(chan error, 1)
+		defer func() { <-done }()
+		if idle {
+			done <- nil
+			return nil
+		}
+		go func() { done <- work(ctx) }()
+		return nil
+	})
+}
+
+func awaitedOutOfSight(ctx context.Context, m *rlock.Mutex, serve func(context.Context, chan bool)) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		done := make(chan bool, 2)
+		done <- true
+		defer func() { <-done }()
+		go serve(ctx, done)
+		return nil
+	})
+}
 
 func awaitedAtTheEnd(ctx context.Context, m *rlock.Mutex, ids []string) error {
 	return m.Do(ctx, func(ctx context.Context) error {
