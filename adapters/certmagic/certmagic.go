@@ -21,7 +21,7 @@ type Locker struct {
 	options []rlock.Option
 
 	mu   sync.Mutex               // guards the following; no other lock is taken under it
-	held map[string][]*rlock.Hold // by name, the oldest first: all but the last are lost
+	held map[string][]*rlock.Hold // by name: all but one are lost, and one of them may not show that yet
 }
 
 var (
@@ -96,41 +96,45 @@ func (l *Locker) RenewLockLease(ctx context.Context, name string, _ time.Duratio
 	return ended(lost)
 }
 
-// takeLost takes the oldest hold of that name out of the list, if all are lost: until its caller has another one, the Unlock of others is
-// for theirs.
+// takeLost takes a hold of that name out of the list, if all are lost: until its caller has another one, the Unlock of others is for theirs.
 func (l *Locker) takeLost(name string) *rlock.Hold {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := l.held[name]
-	if len(all) == 0 || all[len(all)-1].Err() == nil {
+	if slices.ContainsFunc(l.held[name], func(h *rlock.Hold) bool { return !isLost(h) }) {
 		return nil
 	}
-	return l.takeOldest(name)
+	return l.take(name)
 }
 
-// takeOldest takes the oldest hold of that name out of the list; nil if there is none. mu is held.
-func (l *Locker) takeOldest(name string) *rlock.Hold {
+func isLost(h *rlock.Hold) bool { return h.Err() != nil }
+
+// take takes the first hold of that name that is lost out of the list, or the first of all; nil if there is none. The order is that of add: a
+// goroutine that was stopped before that comes late, with a hold that is lost. mu is held.
+func (l *Locker) take(name string) *rlock.Hold {
 	all := l.held[name]
-	switch len(all) {
-	case 0:
+	if len(all) == 0 {
 		return nil
-	case 1:
+	}
+	i := max(0, slices.IndexFunc(all, isLost))
+	hold := all[i]
+	if all = slices.Delete(all, i, i+1); len(all) > 0 {
+		l.held[name] = all
+	} else {
 		delete(l.held, name)
-	default:
-		l.held[name] = all[1:]
 	}
-	return all[0]
+	return hold
 }
 
-// Unlock ends the oldest hold of that name. Without one it does nothing: certmagic unlocks a name again at its end. A lost lock is free.
+// Unlock ends one hold of that name, which is the live one only if there is no other: certmagic does not say whose it is. Without one it does
+// nothing: certmagic unlocks a name again at its end. A lost lock is free.
 func (l *Locker) Unlock(_ context.Context, name string) error {
 	l.mu.Lock()
-	oldest := l.takeOldest(name)
+	hold := l.take(name)
 	l.mu.Unlock()
-	if oldest == nil {
+	if hold == nil {
 		return nil
 	}
-	return ended(oldest)
+	return ended(hold)
 }
 
 // ended unlocks a hold, which may be lost.

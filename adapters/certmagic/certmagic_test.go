@@ -376,6 +376,29 @@ func TestUnlock(t *testing.T) {
 	require.NoError(t, b.Unlock(ctx, "x"))
 }
 
+// A caller that was stopped at the end of its Lock, and lost the lock meanwhile, does not pass for the one that has it now.
+func TestLostLockThatComesLate(t *testing.T) {
+	a, b, client := newLockers(t)
+	ctx := t.Context()
+	late, err := rlock.Acquire(ctx, client.Mutex("x"))
+	require.NoError(t, err)
+	lose(t, client, "x")
+	require.NoError(t, a.Lock(ctx, "x")) // the second
+	a.Add("x", late)                     // the first
+	renewed := make(chan error, 1)
+	go func() { renewed <- a.RenewLockLease(ctx, "x", time.Minute) }() // ends with the test
+	require.NoError(t, redistest.Within(t, soon, renewed, "it does not wait for the second"))
+	require.NoError(t, a.Unlock(ctx, "x"), "the first")
+	ok, err := b.TryLock(ctx, "x")
+	require.NoError(t, err)
+	require.False(t, ok, "the second has it")
+	require.NoError(t, a.Unlock(ctx, "x"))
+	ok, err = b.TryLock(ctx, "x")
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.NoError(t, b.Unlock(ctx, "x"))
+}
+
 // After the end of the Client there are no locks, and no attempt goes on.
 func TestClosed(t *testing.T) {
 	a, _, client := newLockers(t)
