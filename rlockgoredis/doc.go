@@ -14,8 +14,8 @@
 //
 //   - Addresses: Network, Addr, Addrs, MasterName, SentinelAddrs, IsClusterMode, DB, Dialer, TLSConfig. A Dialer makes its own TLS
 //     connections, as in go-redis; on a cluster with TLS, set TLSConfig as well, so that the nodes' TLS ports are used.
-//   - Credentials: Username, Password, CredentialsProvider, CredentialsProviderContext, SentinelUsername, SentinelPassword, ClientName.
-//     With a ClientName, rlock show does not find the holders' hosts.
+//   - Credentials: Username, Password, CredentialsProvider, CredentialsProviderContext, SentinelUsername, SentinelPassword, ClientName. As
+//     in go-redis, a user without a password does not log in. With a ClientName, rlock show does not find the holders' hosts.
 //   - Protocol, DisableIdentity.
 //   - DialTimeout. go-redis's default of 5 s becomes 2 s: see [rlock.OpenWith].
 //

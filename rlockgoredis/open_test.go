@@ -63,6 +63,38 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// go-redis logs in only with a password. So must the Client, or a Redis without one refuses a user that go-redis never mentions.
+func TestUserWithoutPassword(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	nobody := func() (string, string) { return "nobody", "" }
+	for name, o := range map[string]*redis.Options{
+		"fixed":    {Addr: s.Addr(), Username: "nobody"},
+		"RESP2":    {Addr: s.Addr(), Username: "nobody", Protocol: 2},
+		"provider": {Addr: s.Addr(), CredentialsProvider: nobody},
+		"with ctx": {Addr: s.Addr(), CredentialsProviderContext: func(context.Context) (string, string, error) { return "nobody", "", nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rdb := redis.NewClient(o)
+			defer func() { _ = rdb.Close() }()
+			require.NoError(t, rdb.Ping(t.Context()).Err())
+			client, err := rlockgoredis.Open(rdb, rlock.Options{})
+			require.NoError(t, err)
+			requireLocks(t, client, rdb)
+		})
+	}
+	sentinel := redistest.StartSentinel(t)
+	options := redis.FailoverOptions{
+		MasterName: redistest.MasterSet, SentinelAddrs: sentinel.Addrs(), Username: "nobody", SentinelUsername: "nobody",
+	}
+	rdb := redis.NewFailoverClient(&options)
+	defer func() { _ = rdb.Close() }()
+	require.NoError(t, rdb.Ping(t.Context()).Err())
+	client, err := rlockgoredis.OpenOptions(&options, rlock.Options{})
+	require.NoError(t, err)
+	requireLocks(t, client, rdb)
+}
+
 // to is a dialer that always connects to one server.
 func to(addr string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -78,7 +79,7 @@ func failover(o *redis.FailoverOptions) (rueidis.ClientOption, error) {
 	to.InitAddress = slices.Clone(o.SentinelAddrs)
 	to.SelectDB = o.DB
 	to.Sentinel = rueidis.SentinelOption{
-		MasterSet: o.MasterName, Username: o.SentinelUsername, Password: o.SentinelPassword,
+		MasterSet: o.MasterName, Username: user(o.SentinelUsername, o.SentinelPassword), Password: o.SentinelPassword,
 		ClientName: to.ClientName, Dialer: to.Dialer, TLSConfig: to.TLSConfig,
 	}
 	return to, err
@@ -109,7 +110,7 @@ func common(o *redis.Options, network string) (to rueidis.ClientOption, err erro
 			"an AuthCredentialsFn that says when to log in again")
 	}
 	to = rueidis.ClientOption{
-		Username: o.Username, Password: o.Password, ClientName: o.ClientName,
+		Username: user(o.Username, o.Password), Password: o.Password, ClientName: o.ClientName,
 		TLSConfig:   o.TLSConfig,
 		AlwaysRESP2: o.Protocol == 2,
 	}
@@ -122,6 +123,14 @@ func common(o *redis.Options, network string) (to rueidis.ClientOption, err erro
 	to.DialCtxFn = dialer(o, network)
 	to.AuthCredentialsFn = credentials(o)
 	return to, nil
+}
+
+// user returns the name with which go-redis logs in: without a password it does not.
+func user(name, password string) string {
+	if password == "" {
+		return ""
+	}
+	return name
 }
 
 // dialer returns nil if rueidis dials as go-redis would.
@@ -140,9 +149,44 @@ func dialer(o *redis.Options, network string) func(context.Context, string, *net
 	return func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, d.Timeout)
 		defer cancel()
-		return dial(ctx, network, addr)
+		return dialWithin(ctx, dial, network, addr)
 	}
 }
+
+// dialWithin leaves a dial that does not heed its ctx: go-redis's own does not with TLS.
+func dialWithin(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error), network, addr string) (net.Conn, error) {
+	type dialled struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan dialled)
+	go func() { // ends with the dial
+		conn, err := dial(ctx, network, addr)
+		select {
+		case done <- dialled{conn, err}:
+		case <-ctx.Done():
+			if err == nil {
+				_ = conn.Close()
+			}
+		}
+	}()
+	select {
+	case d := <-done:
+		return d.conn, d.err
+	case <-ctx.Done():
+		err := ctx.Err()
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = os.ErrDeadlineExceeded // it is no caller's
+		}
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: address(addr), Err: err}
+	}
+}
+
+// address is a net.Addr as it was given.
+type address string
+
+func (address) Network() string  { return "" }
+func (a address) String() string { return string(a) }
 
 // credentials returns a function that rueidis calls for each connection, as go-redis does.
 func credentials(o *redis.Options) func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
@@ -158,11 +202,13 @@ func credentials(o *redis.Options) func(rueidis.AuthCredentialsContext) (rueidis
 			if c.Username, c.Password, err = ask(ctx); err != nil {
 				err = fmt.Errorf("CredentialsProviderContext: %w", err)
 			}
+			c.Username = user(c.Username, c.Password)
 			return c, err
 		}
 	case plain != nil:
 		return func(rueidis.AuthCredentialsContext) (c rueidis.AuthCredentials, err error) {
 			c.Username, c.Password = plain()
+			c.Username = user(c.Username, c.Password)
 			return c, nil
 		}
 	}

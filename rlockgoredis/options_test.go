@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"reflect"
 	"slices"
@@ -16,6 +17,8 @@ import (
 	"github.com/redis/go-redis/v9/push"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/testing/redistest"
 )
 
 // Every field of go-redis's options must be in one of these lists.
@@ -45,9 +48,10 @@ var (
 // options.go. The package documentation must agree.
 func TestEachField(t *testing.T) {
 	for _, base := range []any{
-		&redis.Options{}, &redis.ClusterOptions{},
-		&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{"a:1"}},
-		&redis.UniversalOptions{}, &redis.UniversalOptions{MasterName: "main"}, &redis.UniversalOptions{IsClusterMode: true},
+		&redis.Options{Password: "p"}, &redis.ClusterOptions{Password: "p"}, // without a password a user has no effect
+		&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{"a:1"}, Password: "p", SentinelPassword: "p"},
+		&redis.UniversalOptions{Password: "p"}, &redis.UniversalOptions{MasterName: "main", Password: "p", SentinelPassword: "p"},
+		&redis.UniversalOptions{IsClusterMode: true, Password: "p"},
 	} {
 		kind := reflect.TypeOf(base).Elem()
 		before, err := fromConfig(base)
@@ -216,6 +220,40 @@ func TestDialer(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, want, is)
 	}
+}
+
+// A dial ends with its ctx. go-redis's own does not with TLS, nor need that of a user: its connection, which comes too late, is closed.
+func TestDialEndsWithItsContext(t *testing.T) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0") // accepts, and says nothing
+	require.NoError(t, err)
+	defer func() { _ = listener.Close() }()
+	secure := redis.NewClient(&redis.Options{Addr: listener.Addr().String(), DialTimeout: time.Hour, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12}})
+	defer func() { _ = secure.Close() }()
+	near, far := net.Pipe()
+	late := make(chan bool)
+	slow := &redis.Options{Addr: "a:1", Dialer: func(context.Context, string, string) (net.Conn, error) {
+		<-late
+		return near, nil
+	}}
+	for name, o := range map[string]*redis.Options{"TLS": secure.Options(), "its own": slow} {
+		t.Run(name, func(t *testing.T) {
+			to, err := fromConfig(o)
+			require.NoError(t, err)
+			ended := make(chan error, 1)
+			go func() { // ends with the dial
+				_, err := to.DialCtxFn(t.Context(), o.Addr, &net.Dialer{Timeout: time.Millisecond}, nil)
+				ended <- err
+			}()
+			require.EqualError(t, redistest.Within(t, 20*time.Second, ended, "the dial ends"), "dial tcp "+o.Addr+": i/o timeout")
+		})
+	}
+	close(late)
+	closed := make(chan error, 1)
+	go func() { // ends with the connection
+		_, err := far.Read(make([]byte, 1))
+		closed <- err
+	}()
+	require.ErrorIs(t, redistest.Within(t, 20*time.Second, closed, "it is closed"), io.EOF)
 }
 
 // The function with a ctx has priority, as in go-redis.
