@@ -113,7 +113,9 @@ func (u unlock) Unlock(context.Context) error { return u() }
 
 // NewJob adds a job of that name to s, with this Locker, and fn as its Task. Other jobs of s need no lock.
 func (l *Locker) NewJob(s gocron.Scheduler, at gocron.JobDefinition, name string, fn func(context.Context) error, o ...gocron.JobOption) (gocron.Job, error) {
-	return s.NewJob(at, l.Task(name, fn), slices.Concat(o, []gocron.JobOption{gocron.WithName(name), gocron.WithDistributedJobLocker(l)})...)
+	return s.NewJob(at, l.Task(name, fn), slices.Concat(o, []gocron.JobOption{
+		gocron.WithName(name), gocron.WithDistributedJobLocker(l), gocron.WithDisabledDistributedJobLocker(false),
+	})...)
 }
 
 // Task is for a job with that name (gocron.WithName) that NewJob does not add. The ctx of fn carries the hold. It ends when gocron stops the
@@ -140,9 +142,9 @@ func isOver(section context.Context) bool {
 	return section.Err() != nil || ok && !time.Now().Before(until)
 }
 
-// under runs fn until job or section ends, with what section carries.
+// under runs fn until job or section ends, with what the two carry.
 func under(job, section context.Context, fn func(ctx context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(section)
+	ctx, cancel := context.WithCancelCause(both{section, job})
 	defer cancel(nil)
 	defer context.AfterFunc(job, func() { cancel(context.Cause(job)) })()
 	err := fn(ctx)
@@ -150,6 +152,20 @@ func under(job, section context.Context, fn func(ctx context.Context) error) err
 		err = errors.Join(lost, err)
 	}
 	return err
+}
+
+// both is a section's ctx with the values of a job's.
+type both struct {
+	context.Context
+	job context.Context //nolint:containedctx // it is a ctx, too
+}
+
+// Value looks into the section's first, which has the hold.
+func (b both) Value(key any) any {
+	if v := b.Context.Value(key); v != nil {
+		return v
+	}
+	return b.job.Value(key)
 }
 
 // ErrNotLeader means that another process leads, or none.

@@ -312,7 +312,7 @@ func TestNewJob(t *testing.T) {
 		}
 	}
 	ticks := gocron.DurationJob(100 * time.Millisecond)
-	job, err := locker.NewJob(scheduler, ticks, "x", says("locked"), gocron.WithName("y"), gocron.WithTags("tag"),
+	job, err := locker.NewJob(scheduler, ticks, "x", says("locked"), gocron.WithName("y"), gocron.WithTags("tag"), gocron.WithDisabledDistributedJobLocker(true),
 		gocron.WithEventListeners(gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) { refused <- err })))
 	require.NoError(t, err)
 	require.Equal(t, "x", job.Name())
@@ -532,6 +532,46 @@ func TestLostBeforeTheNextTask(t *testing.T) {
 	redistest.Eventually(t, soon, func() bool { return client.Stats().Holds == 0 }, "it is free")
 	require.NoError(t, scheduler.Shutdown())
 	require.Empty(t, inside)
+}
+
+// The ctx of a task has what the job's has, and the hold.
+func TestContextOfTheJob(t *testing.T) {
+	client, scheduler, failed := newScheduler(t)
+	locker, elector := rlockgocron.NewLocker(client, time.Millisecond), rlockgocron.NewElector(client.Mutex("scheduler"))
+	type key struct{}
+	ofRun, resign := context.WithCancel(t.Context())
+	led := make(chan error, 1)
+	go func() { led <- elector.Run(ofRun) }() // ends with ofRun
+	redistest.Eventually(t, soon, func() bool { return elector.IsLeader(t.Context()) == nil }, "it leads")
+	inside := make(chan context.Context, 1)
+	fn := func(ctx context.Context) error {
+		inside <- ctx
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	requireBoth := func() {
+		t.Helper()
+		ctx := redistest.Within(t, soon, inside, "it runs")
+		require.Equal(t, "of the job", ctx.Value(key{}))
+		_, held := rlock.TrustedUntil(ctx)
+		require.True(t, held)
+	}
+	ofJob, stop := context.WithCancelCause(context.WithValue(t.Context(), key{}, "of the job"))
+	mine := errors.New("mine")
+	scheduler.Start()
+	_, err := locker.NewJob(scheduler, once(), "x", fn, gocron.WithContext(ofJob))
+	require.NoError(t, err)
+	requireBoth()
+	_, err = scheduler.NewJob(once(), elector.Task(fn), gocron.WithContext(ofJob))
+	require.NoError(t, err)
+	requireBoth()
+	stop(mine)
+	for range 2 {
+		require.ErrorIs(t, redistest.Within(t, soon, failed, "it stops"), mine)
+	}
+	resign()
+	require.ErrorIs(t, redistest.Within(t, soon, led, "it resigns"), context.Canceled)
+	require.NoError(t, scheduler.Shutdown())
 }
 
 // The caller of Run may want to know of the leadership, too. A task that begins after it does not run.
