@@ -26,7 +26,8 @@ type Locker struct {
 }
 
 // New returns a Locker. The options are for each lock: with [rlock.WithWatchdog], an upload goes on elsewhere that long after the death of
-// the process that had it. A Lock waits for Redis as for the lock, until handler.Config.AcquireLockTimeout is over.
+// the process that had it, and [rlock.WithAskedAfter] is for a store that takes more than 200 ms to find an upload. A Lock waits for Redis as
+// for the lock, until handler.Config.AcquireLockTimeout is over.
 func New(client *rlock.Client, options ...rlock.Option) *Locker {
 	return &Locker{client, append([]rlock.Option{rlock.WithAskedAfter(settle), rlock.WithWaitForRedis()}, options...)}
 }

@@ -51,11 +51,11 @@ func (s slowStore) GetUpload(ctx context.Context, id string) (handler.Upload, er
 }
 
 // uploads returns the handler of a process for the uploads in a folder.
-func uploads(folder string, client *rlock.Client, patience, finds time.Duration) (http.Handler, error) {
+func uploads(folder string, client *rlock.Client, patience, finds time.Duration, options ...rlock.Option) (http.Handler, error) {
 	composer := handler.NewStoreComposer()
 	filestore.New(folder).UseIn(composer)
 	composer.UseCore(slowStore{composer.Core, finds})
-	rlocktusd.New(client).UseIn(composer)
+	rlocktusd.New(client, options...).UseIn(composer)
 	h, err := handler.NewHandler(handler.Config{
 		BasePath: "/files/", StoreComposer: composer, AcquireLockTimeout: patience, GracefulRequestCompletionTimeout: time.Second,
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
@@ -75,7 +75,11 @@ func process() {
 	check(err)
 	finds, err := time.ParseDuration(os.Getenv("FINDS"))
 	check(err)
-	h, err := uploads(os.Getenv("FOLDER"), client, patience, finds)
+	var options []rlock.Option
+	if finds > early {
+		options = append(options, rlock.WithAskedAfter(2*finds))
+	}
+	h, err := uploads(os.Getenv("FOLDER"), client, patience, finds, options...)
 	check(err)
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, os.Interrupt)
@@ -304,6 +308,16 @@ func TestAskedEarly(t *testing.T) {
 		require.Zero(t, offset(t, f.addrs[1], id))
 		require.Contains(t, p.ends(), "ERR_UPLOAD_INTERRUPTED")
 	}
+}
+
+// Nor is one of a store that takes longer than the adapter waits, with an option that says so.
+func TestAskedEarlyWithASlowStore(t *testing.T) {
+	f := newSlowFleet(t, 3, time.Minute, soon, time.Second)
+	id := create(t, f.addrs[0], part)
+	p := upload(t, f.addrs[0], id, 0)
+	f.locked(id, true)
+	require.Zero(t, offset(t, f.addrs[1], id))
+	require.Contains(t, p.ends(), "ERR_UPLOAD_INTERRUPTED")
 }
 
 // After the death of a process the upload goes on in another one when its lease has ended.
