@@ -88,10 +88,7 @@ func (f *function) endedCtx(r *reporter, t *taking) {
 
 // uses lists the calls in n that get the section's ctx, or one that ends with it: derived from it, or its copy in a field.
 func (f *function) uses(n ast.Node, t *taking) []passed {
-	own := key(f.info, t.section)
-	if t.isHold {
-		own = fmt.Sprintf("%s@%d.Context()", t.unlock.Name(), t.unlock.Pos()) // its key
-	}
+	own := t.key(f.info)
 	return passesOf(f.info, n, func(e ast.Expr) bool {
 		for from := e; from != nil; from = f.info.parentOf(from, t.stmt.End()) {
 			if k := key(f.info, from); k != "" && (k == own || f.isCopy(k, own, t.stmt)) {
@@ -232,25 +229,36 @@ func (r *reporter) leftBehind(all []passed, section string) {
 	}
 }
 
-// waitsInDefer reports whether a deferred call of a function waits for goroutines, as far as can be seen: by a Wait, or a channel.
+// waitsInDefer reports whether a deferred call of a function waits for goroutines, as far as can be seen: by a Wait, or a channel, also in
+// functions of the package that it calls.
 func (s *source) waitsInDefer(d *ast.DeferStmt, body *ast.BlockStmt) bool {
-	found := false
-	ast.Inspect(d, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.UnaryExpr:
-			found = found || n.Op == token.ARROW && s.receivesFromGoroutine(body, n.X)
-		case *ast.RangeStmt:
-			_, isChan := s.TypeOf(n.X).Underlying().(*types.Chan)
-			found = found || isChan && s.receivesFromGoroutine(body, n.X)
-		case *ast.SendStmt: // as to all slots of a semaphore
-			own, others := s.channelUses(body, n.Chan)
-			found = found || (others.receives || others.escapes) && !own.receives
-		case *ast.CallExpr:
-			found = found || nameOf(n) == "Wait" && len(n.Args) == 0
+	seen := make(map[ast.Node]bool)
+	var waits func(n ast.Node) bool
+	waits = func(n ast.Node) bool {
+		if seen[n] {
+			return false
 		}
-		return !found
-	})
-	return found
+		seen[n] = true
+		found := false
+		ast.Inspect(n, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.UnaryExpr:
+				found = found || n.Op == token.ARROW && s.receivesFromGoroutine(body, n.X)
+			case *ast.RangeStmt:
+				_, isChan := s.TypeOf(n.X).Underlying().(*types.Chan)
+				found = found || isChan && s.receivesFromGoroutine(body, n.X)
+			case *ast.SendStmt: // as to all slots of a semaphore
+				own, others := s.channelUses(body, n.Chan)
+				found = found || (others.receives || others.escapes) && !own.receives
+			case *ast.CallExpr:
+				_, called := s.bodyOf(n.Fun)
+				found = found || strings.Contains(nameOf(n), "Wait") || called != nil && waits(called)
+			}
+			return !found
+		})
+		return found
+	}
+	return waits(d)
 }
 
 // receivesFromGoroutine reports whether a deferred receive may wait for a goroutine. It does not if it gives back the slot of a semaphore that

@@ -88,8 +88,9 @@ func (f *function) nilHold(r *reporter, t *taking) {
 	if t.unlock == nil {
 		return
 	}
+	known := false // the function has looked whether there is a hold
 	flow{f, &taking{stmt: t.stmt, err: t.err, errOnly: true}, t.unlock}.each(func(n ast.Node, s state) {
-		if n == t.stmt || !s.must(fresh) || f.use(n, t.err) != unused {
+		if n == t.stmt || known || !s.must(fresh) || f.use(n, t.err) != unused {
 			return
 		}
 		calls, asks := false, false
@@ -98,10 +99,12 @@ func (f *function) nilHold(r *reporter, t *taking) {
 			case *ast.SelectorExpr:
 				calls = calls || root(f.info, n) == t.unlock
 			case *ast.BinaryExpr:
-				asks = asks || root(f.info, n.X) == t.unlock && f.info.Types[n.Y].IsNil()
+				asks = asks || root(f.info, n.X) == t.unlock && f.info.Types[n.Y].IsNil() || root(f.info, n.Y) == t.unlock && f.info.Types[n.X].IsNil()
 			}
 			return true
 		})
+		_, isDefer := n.(*ast.DeferStmt)
+		known = asks && !isDefer
 		if calls && !asks {
 			r.report(t.call, "%s is used in line %d before %s is looked at, and is nil if this %s has failed: check %s first",
 				t.unlock.Name(), r.line(n.Pos()).number, t.err.Name(), nameOf(t.call), t.err.Name())

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"fmt"
 	"go/ast"
 	"go/token"
 	"go/types"
@@ -271,6 +272,14 @@ func (f *function) isCaptured(v *types.Var, before token.Pos) bool {
 		return false
 	})
 	return found
+}
+
+// key returns the key of the section's ctx.
+func (t *taking) key(info *source) string {
+	if t.isHold && t.unlock != nil {
+		return fmt.Sprintf("%s@%d.Context()", t.unlock.Name(), t.unlock.Pos())
+	}
+	return key(info, t.section)
 }
 
 // what names the taken thing, for messages.

@@ -40,7 +40,10 @@ func tokens(r *reporter, functions []*function, in *inspector.Inspector) {
 
 // isInSection reports whether a FencingToken is visibly taken under the ctx of a section of its own lock.
 func (r *reporter) isInSection(functions []*function, outer []ast.Node, call *ast.CallExpr) bool {
-	ctx := key(r.info, call.Args[0])
+	var ctxs []string // and those that it is derived from
+	for _, e := range r.info.origins(call.Args[0], false) {
+		ctxs = append(ctxs, key(r.info, e))
+	}
 	is := func(lock ast.Expr) bool {
 		if len(call.Args) == 2 { // of the package
 			name := key(r.info, nameArg(r.info, lock))
@@ -60,7 +63,7 @@ func (r *reporter) isInSection(functions []*function, outer []ast.Node, call *as
 		}
 		if fn, ok := ast.Unparen(section.Args[at]).(*ast.FuncLit); ok && slices.Contains(outer, ast.Node(fn)) {
 			for _, name := range fn.Type.Params.List[0].Names {
-				if key(r.info, name) == ctx {
+				if slices.Contains(ctxs, key(r.info, name)) {
 					return true
 				}
 			}
@@ -68,7 +71,7 @@ func (r *reporter) isInSection(functions []*function, outer []ast.Node, call *as
 	}
 	return slices.ContainsFunc(functions, func(f *function) bool {
 		return slices.ContainsFunc(f.takings, func(t *taking) bool {
-			return t.section != nil && key(r.info, t.section) == ctx && is(lockOf(t.call))
+			return slices.Contains(ctxs, t.key(r.info)) && is(lockOfSection(r.info, t.call))
 		})
 	})
 }

@@ -159,6 +159,48 @@ func leftBehindWithAResult(ctx context.Context, m *rlock.Mutex, errs chan error)
 
 // Correct code, without findings.
 
+type crew struct{ sync.WaitGroup }
+
+func (c *crew) disband(leave func()) {
+	leave()
+	c.end()
+}
+
+func (c *crew) end() { c.Wait() }
+
+func awaitedByAMethod(ctx context.Context, m *rlock.Mutex, c *crew) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		ctx, leave := context.WithCancel(ctx)
+		defer c.disband(leave)
+		c.Add(1)
+		go func() {
+			defer c.Done()
+			_ = work(ctx)
+		}()
+		return nil
+	})
+}
+
+func awaitedByALiteral(ctx context.Context, m *rlock.Mutex) (err error) {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	done := make(chan error)
+	finish := func() { err = errors.Join(err, <-done, unlock()) }
+	defer finish()
+	go func() { done <- work(ctx) }()
+	return nil
+}
+
+func awaitedByAPool(ctx context.Context, m *rlock.Mutex, pool interface{ StopAndWait() }) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		defer pool.StopAndWait()
+		go work(ctx)
+		return nil
+	})
+}
+
 func awaitedByAllSlots(ctx context.Context, m *rlock.Mutex, ids []string) error {
 	return m.Do(ctx, func(ctx context.Context) error {
 		slots := make(chan struct{}, 4)

@@ -31,6 +31,19 @@ func holdIfBusy(ctx context.Context, m *rlock.Mutex) error {
 	return errors.Join(work(hold.Context()), hold.Unlock())
 }
 
+func holdMayBeNilAtTheEnd(ctx context.Context, m *rlock.Mutex) error {
+	hold, err := rlock.Acquire(ctx, m) // want `^hold is used in line \d+ before err is looked at`
+	defer func() {
+		if hold != nil {
+			_ = hold.Unlock()
+		}
+	}()
+	if err := work(hold.Context()); err != nil {
+		return err
+	}
+	return err
+}
+
 func lockIfNotBusy(ctx context.Context, m *rlock.Mutex) error {
 	ctx, unlock, err := m.TryLock(ctx, time.Second) // want `^err may be another error when the section begins in line \d+`
 	if rlock.IsBusy(err) {
@@ -71,6 +84,24 @@ func holdMayBeNil(ctx context.Context, m *rlock.Mutex) (err error) {
 		return err
 	}
 	return work(hold.Context())
+}
+
+func holdIsNil(ctx context.Context, m *rlock.Mutex) error {
+	hold, err := rlock.TryAcquire(ctx, m, 0)
+	if hold == nil {
+		return err
+	}
+	defer hold.Unlock()
+	return work(hold.Context())
+}
+
+func holdIsThere(ctx context.Context, m *rlock.Mutex) (bool, error) {
+	hold, err := rlock.TryAcquire(ctx, m, 0)
+	if nil != hold {
+		defer hold.Unlock()
+		return true, work(hold.Context())
+	}
+	return false, err
 }
 
 func doBusy(ctx context.Context, m *rlock.Mutex) error {

@@ -68,6 +68,24 @@ func ofAnotherLock(ctx context.Context, a, b *rlock.Mutex) error {
 	return put(held, "t=?", []any{token})
 }
 
+func ofAnotherHold(ctx context.Context, a, b *rlock.Mutex) error {
+	hold, err := rlock.Acquire(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer hold.Unlock()
+	token, _ := b.FencingToken(hold.Context()) // want `the ok of this FencingToken is dropped`
+	return put(ctx, "t=?", token)
+}
+
+func ofADetached(ctx context.Context, m *rlock.Mutex) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		alone := rlock.Detach(ctx)
+		token, _ := m.FencingToken(alone) // want `the ok of this FencingToken is dropped`
+		return put(ctx, "t=?", token)
+	})
+}
+
 // Clients.
 
 func perCall(ctx context.Context) error {
@@ -127,6 +145,32 @@ func sure(ctx context.Context, client *rlock.Client, m *rlock.Mutex, name string
 		return errors.New("no token")
 	}
 	return errors.Join(err, put(held, "t=?", one, two, four))
+}
+
+func sureWithAHold(ctx context.Context, client *rlock.Client, m *rlock.Mutex) error {
+	hold, err := rlock.Acquire(ctx, m)
+	if err != nil {
+		return err
+	}
+	defer hold.Unlock()
+	one, _ := m.FencingToken(hold.Context())
+	other, err := rlock.TryAcquire(ctx, client.FencedMutex("f"), 0)
+	if err != nil {
+		return err
+	}
+	defer other.Unlock()
+	held := other.Context()
+	two, _ := rlock.FencingToken(held, "f")
+	return put(ctx, "t=?", one, two)
+}
+
+func sureOfADerived(ctx context.Context, m *rlock.Mutex) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		short, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		token, _ := m.FencingToken(short)
+		return put(ctx, "t=?", token)
+	})
 }
 
 func closed(ctx context.Context) error {
