@@ -86,17 +86,20 @@ func (f *function) endedCtx(r *reporter, t *taking) {
 	})
 }
 
-// uses lists the calls in n that get the section's ctx, or one that ends with it: derived from it, or its copy in a field.
+// uses lists the calls in n that get the section's ctx, or one that ends with it.
 func (f *function) uses(n ast.Node, t *taking) []passed {
+	return passesOf(f.info, n, func(e ast.Expr) bool { return f.endsWith(e, t) })
+}
+
+// endsWith reports whether e is the section's ctx, or ends with it: derived from it, or its copy in a field.
+func (f *function) endsWith(e ast.Expr, t *taking) bool {
 	own := t.key(f.info)
-	return passesOf(f.info, n, func(e ast.Expr) bool {
-		for from := e; from != nil; from = f.info.parentOf(from, t.stmt.End()) {
-			if k := key(f.info, from); k != "" && (k == own || f.isCopy(k, own, t.stmt)) {
-				return true
-			}
+	for from := e; from != nil; from = f.info.parentOf(from, t.stmt.End()) {
+		if k := key(f.info, from); k != "" && (k == own || f.isCopy(k, own, t.stmt)) {
+			return true
 		}
-		return false
-	})
+	}
+	return false
 }
 
 // parentOf returns the ctx from which a variable was derived by package context or errgroup, after a position, or the Context() of a hold that
@@ -374,9 +377,9 @@ func (s *source) isQuiet(stmt ast.Stmt) bool {
 // returnsEnded reports a returned section's ctx whose unlock is deferred.
 func (f *function) returnsEnded(r *reporter, t *taking, ret *ast.ReturnStmt, by string) {
 	for _, e := range ret.Results {
-		if k := key(f.info, e); k != "" && k == key(f.info, t.section) {
+		if isContext(f.info.TypeOf(e)) && f.endsWith(e, t) {
 			r.report(e, "%s is cancelled by %s, which is deferred, so the caller gets a ctx that has ended: return the unlock as well, and do not defer it",
-				t.ctx.Name(), by)
+				types.ExprString(e), by)
 		}
 	}
 }

@@ -8,9 +8,8 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// afterLoss lists the code in n, from a position on, that runs only after the ctx with that key has ended, or if an error is ErrLost.
-func afterLoss(info *source, n ast.Node, ctx string, from token.Pos) (all []ast.Node) {
-	ends := isKey(info, ctx)
+// afterLoss lists the code in n, from a position on, that runs only after a ctx or a hold has ended, or if an error is ErrLost.
+func afterLoss(info *source, n ast.Node, ends func(ast.Expr) bool, from token.Pos) (all []ast.Node) {
 	ast.Inspect(n, func(m ast.Node) bool {
 		switch m := m.(type) {
 		case *ast.IfStmt:

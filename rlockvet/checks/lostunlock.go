@@ -153,8 +153,11 @@ func (f *function) lostUnlock(r *reporter, t *taking) {
 // deferredInLoop reports an unlock deferred in a loop with a section per round: each round uses its ctx, and nothing after the loop may
 // need the locks. A loop that collects locks is not reported.
 func (f *function) deferredInLoop(r *reporter, t *taking) {
-	loop := f.loopOf(t.stmt)
-	if loop == nil || t.unlock == nil || t.ctx == nil || t.ctx.Pos() < loop.Pos() {
+	loop, own := f.loopOf(t.stmt), t.ctx
+	if t.isHold {
+		own = t.unlock
+	}
+	if loop == nil || t.unlock == nil || own == nil || own.Pos() < loop.Pos() {
 		return
 	}
 	again, works, later := false, false, false
@@ -165,7 +168,7 @@ func (f *function) deferredInLoop(r *reporter, t *taking) {
 		case n.Pos() >= loop.End():
 			later = later || s.can(kept|keptVar) && f.risk(n) != nil
 		default:
-			works = works || s.can(inside) && len(passesOf(f.info, n, isKey(f.info, key(f.info, t.section)))) > 0
+			works = works || s.can(inside) && len(f.uses(n, t)) > 0
 		}
 	})
 	if again && works && !later {
@@ -176,12 +179,24 @@ func (f *function) deferredInLoop(r *reporter, t *taking) {
 
 // exits reports an end of the process with the lock held.
 func (f *function) exits(r *reporter, t *taking) {
-	over := afterLoss(f.info, f.node, key(f.info, t.section), t.stmt.End())
+	over := afterLoss(f.info, f.node, f.ofSection(t), t.stmt.End())
 	flow{f, t, nil}.each(func(n ast.Node, s state) {
 		if s.must(inside) {
 			r.reportExits(n, over, nameOf(t.call), t.what())
 		}
 	})
+}
+
+// ofSection matches what ends with the section: its ctx, and its hold.
+func (f *function) ofSection(t *taking) func(ast.Expr) bool {
+	own := t.key(f.info)
+	if !t.isHold || t.unlock == nil {
+		return isKey(f.info, own)
+	}
+	return func(e ast.Expr) bool {
+		value := f.info.valueOf(e)
+		return root(f.info, e) == t.unlock || value != nil && key(f.info, value) == own
+	}
 }
 
 // exitsInDo is exits for the function of a Do.
@@ -194,7 +209,7 @@ func exitsInDo(r *reporter, call *ast.CallExpr, fn ast.Expr) {
 	for _, name := range literal.Type.Params.List[0].Names {
 		own = key(r.info, name)
 	}
-	r.reportExits(literal.Body, afterLoss(r.info, literal.Body, own, literal.Pos()), nameOf(call), "lock")
+	r.reportExits(literal.Body, afterLoss(r.info, literal.Body, isKey(r.info, own), literal.Pos()), nameOf(call), "lock")
 }
 
 // reportExits reports calls in n that end the process, other than in code that runs only after a loss.

@@ -106,7 +106,7 @@ func outerCtxOfLock(r *reporter, f *function, t *taking) {
 	s := section{
 		own:     own,
 		ignored: own == "" || t.ctx != nil && f.info.isIgnored(f.node, t.ctx),
-		over:    afterLoss(f.info, f.node, own, t.stmt.End()),
+		over:    afterLoss(f.info, f.node, f.ofSection(t), t.stmt.End()),
 		failed:  afterError(f.info, f.node),
 		begin:   t.stmt.Pos(),
 		from:    fmt.Sprintf("before the %s in line %d", nameOf(t.call), r.line(t.call.Pos()).number),
@@ -223,7 +223,7 @@ func outerCtxOfDo(r *reporter, call *ast.CallExpr, fn ast.Expr) {
 			s.name, s.own, s.ignored = name.Name, key(r.info, name), r.info.isIgnored(body, v)
 		}
 	}
-	s.over, s.failed = afterLoss(r.info, body, s.own, body.Pos()), afterError(r.info, body)
+	s.over, s.failed = afterLoss(r.info, body, isKey(r.info, s.own), body.Pos()), afterError(r.info, body)
 	if s.ignored {
 		s.isOuter = func(e ast.Expr) bool { // whatever it is
 			v := root(r.info, e)

@@ -47,6 +47,32 @@ func fatalAtEnd(ctx context.Context, m *rlock.Mutex) {
 	log.Fatal("still in") // want `log\.Fatal calls no deferred function`
 }
 
+func fatalWithAHold(ctx context.Context, m *rlock.Mutex) {
+	hold, err := rlock.Acquire(ctx, m)
+	if err != nil {
+		return
+	}
+	defer hold.Unlock()
+	select {
+	case <-ctx.Done():
+		log.Fatal(ctx.Err()) // want `log\.Fatal calls no deferred function, so the lock of this Acquire stays held`
+	case <-hold.Done():
+		log.Fatal(hold.Err())
+	case <-hold.Context().Done():
+		log.Fatal("lost")
+	default:
+	}
+	held := hold.Context()
+	if work(held) != nil {
+		if hold.Err() != nil || held.Err() != nil || context.Cause(hold.Context()) != nil {
+			os.Exit(1)
+		}
+		os.Exit(2) // want `os\.Exit calls no deferred function`
+	}
+	<-held.Done()
+	os.Exit(3)
+}
+
 // A transaction.
 
 type tx struct{}

@@ -72,7 +72,33 @@ func holdOfHelper(ctx context.Context, d *door) error {
 	return work(hold.Context())
 }
 
+func holdDeferredInLoop(ctx context.Context, client *rlock.Client, names []string) error {
+	for _, name := range names {
+		hold, err := rlock.Acquire(ctx, client.Mutex(name)) // want `^hold\.Unlock is deferred in a loop, so the lock stays held in all later rounds: use Do, or a function for each round that defers it$`
+		if err != nil {
+			return err
+		}
+		defer hold.Unlock()
+		held := hold.Context()
+		if err := work(held); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Correct code, without findings.
+
+func holdCollected(ctx context.Context, client *rlock.Client, names []string) error {
+	for _, name := range names {
+		hold, err := rlock.Acquire(ctx, client.Mutex(name))
+		if err != nil {
+			return err
+		}
+		defer hold.Unlock()
+	}
+	return work(ctx)
+}
 
 type door struct {
 	lock *rlock.Mutex
