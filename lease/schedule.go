@@ -87,6 +87,18 @@ func (r *Renewer) Update(l *Lease, until time.Time, ttl time.Duration) {
 	}
 }
 
+// Soon makes the next renewal of l due now, unless it is under way, or l is not renewed. It is for an owner that needs to know whether the
+// store has it.
+func (r *Renewer) Soon(l *Lease) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || !l.isKept() || l.place != resting {
+		return
+	}
+	r.unschedule(l)
+	r.rest(l, r.clock())
+}
+
 // Releasing is for an owner that is about to release the name for good, and calls Stop once it knows the outcome.
 // From then on renewals exclude l, Update does nothing, and a call in flight no longer counts for l: its Gone may be
 // due to the release itself, which is no loss. The end of the trusted time still is.

@@ -434,3 +434,42 @@ func TestLimit(t *testing.T) {
 		}
 	})
 }
+
+// Soon makes the next renewal due now. The later ones follow from that, and it does nothing for a lease that is not renewed, is in a call,
+// or has ended.
+func TestSoon(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
+		h, fixed := keep(r, 1, nil, time.Now().Add(watchdog), watchdog), keep(r, 2, nil, time.Now().Add(watchdog), 0)
+		sleep(time.Second)
+		asked := time.Now()
+		r.Soon(&h.Lease)
+		r.Soon(&fixed.Lease)
+		synctest.Wait()
+		h.wantUntil(t, r, asked.Add(watchdog))
+		if qs := s.taken(); len(qs) != 1 || len(qs[0].items) != 1 || !qs[0].at.Equal(asked) {
+			t.Fatalf("calls %v", qs)
+		}
+		sleep(watchdog)
+		shortest, longest := period(watchdog)
+		qs := s.taken()
+		if gap := qs[0].at.Sub(asked); gap < shortest || gap > longest {
+			t.Errorf("the next one is %v later", gap)
+		}
+		s.mu.Lock()
+		s.answer = stuck
+		s.mu.Unlock()
+		r.Soon(&h.Lease)
+		synctest.Wait()
+		r.Soon(&h.Lease)
+		synctest.Wait()
+		if qs := s.taken(); len(qs) != 1 {
+			t.Errorf("calls %v", qs)
+		}
+		r.Stop(&h.Lease)
+		s.forbid(h.item)
+		r.Soon(&h.Lease)
+		sleep(time.Minute)
+		r.Close()
+		r.Soon(&h.Lease)
+	})
+}

@@ -378,3 +378,143 @@ func TestQuorumIsForgottenInTurn(t *testing.T) {
 		e.awaitVotes(t, 0)
 	})
 }
+
+// G2: two servers forget the hold, and another process is inside. One of them is cut off from the holder until its lease there is over, so
+// no renewal finds out; the other one has given the hold its share again. The holder is told when that lease ends.
+func TestQuorumIsForgottenByAServerThatIsCutOff(t *testing.T) {
+	redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
+		const watchdog = shortWatchdog
+		e := newQuorumServers(t, 3)
+		v, other := e.process(t, rlock.Options{WatchdogTimeout: watchdog}), e.through(t).process(t, rlock.Options{})
+		ctx, unlock := enter(t, t.Context(), v)
+		e.awaitVotes(t, 3)
+		sleep(watchdog / 2) // until all are renewed
+		e.proxies[1].BlackHole(true)
+		cut := time.Now()
+		e.passesTo(t, other, 0, 1)
+		sleep(longestPeriod(watchdog))
+		require.Equal(t, 2, e.votes(t), "one has given the hold its share again")
+		require.NoError(t, ctx.Err(), "the other one may have it")
+		redistest.Within(t, watchdog, ctx.Done(), "the holder is told")
+		requireTookAtMost(t, watchdog, cut, time.Now())
+		require.EqualError(t, context.Cause(ctx),
+			`rlock: "`+e.name+`": lost: only 1 of 3 servers are known to have had it all the time; one was not renewed in time`)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		e.proxies[1].BlackHole(false)
+		e.awaitVotes(t, 0)
+	})
+}
+
+// G2: the same, but the first server keeps its data, and is cut off until the lease there is over.
+func TestQuorumIsForgottenByServersThatAreCutOffInTurn(t *testing.T) {
+	redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
+		const watchdog = shortWatchdog
+		e := newQuorumServers(t, 3)
+		v, other := e.process(t, rlock.Options{WatchdogTimeout: watchdog}), e.through(t).process(t, rlock.Options{})
+		ctx, unlock := enter(t, t.Context(), v)
+		e.awaitVotes(t, 3)
+		sleep(watchdog / 2) // until all are renewed
+		e.proxies[0].BlackHole(true)
+		sleep(watchdog * 3 / 4)
+		e.proxies[1].BlackHole(true)
+		e.awaitVotes(t, 2) // the lease of the first is over
+		e.passesTo(t, other, 1)
+		require.NoError(t, ctx.Err())
+		e.proxies[0].BlackHole(false)
+		redistest.Within(t, watchdog, ctx.Done(), "the holder is told")
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		e.proxies[1].BlackHole(false)
+		e.awaitVotes(t, 0)
+	})
+}
+
+// G2: the share of a closed Client does not count when its lease is over, neither for the present nor for the past.
+func TestQuorumIsForgottenBesideAClosedClient(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		const watchdog = shortWatchdog
+		e := newQuorumServers(t, 5)
+		v, other := e.process(t, rlock.Options{WatchdogTimeout: watchdog}), e.through(t).process(t, rlock.Options{})
+		ctx, unlock := enter(t, t.Context(), v)
+		e.awaitVotes(t, 5)
+		v.clients[4].Close()
+		e.awaitVotes(t, 4)
+		require.NoError(t, ctx.Err())
+		e.passesTo(t, other, 0, 1) // two of four had it all the time
+		redistest.Within(t, watchdog, ctx.Done(), "the holder is told")
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		e.awaitVotes(t, 0)
+	})
+}
+
+// G2: a server that had no share at first proves nothing about the time before. If another one has forgotten its share, the unlock says so, as
+// the next renewal would have.
+func TestQuorumUnlockCountsNoLateShare(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		e := newQuorumServers(t, 3)
+		v, other := e.process(t, rlock.Options{}), e.through(t).process(t, rlock.Options{})
+		e.proxies[2].Refuse(true)
+		e.proxies[2].CutAll()
+		_, unlock := enter(t, t.Context(), v)
+		e.awaitVotes(t, 2)
+		e.refuseRenewals(0)
+		e.passesTo(t, other, 0)
+		require.Equal(t, 1, e.votes(t))
+		e.proxies[2].Refuse(false)
+		e.awaitVotes(t, 2)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		e.awaitVotes(t, 0)
+	})
+}
+
+// A hold outlives servers that are away for its lease one after the other, and one that has lost its data, even if the next one goes at the
+// moment at which the last one has given the hold its share again. A server that answers late counts, too.
+func TestQuorumOutlivesServersThatGoInTurn(t *testing.T) {
+	redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
+		const watchdog = shortWatchdog
+		e := newQuorumServers(t, 3)
+		v := e.process(t, rlock.Options{WatchdogTimeout: watchdog})
+		require.NoError(t, v.Do(t.Context(), nothing)) // opens the connections
+		e.awaitVotes(t, 0)
+		e.proxies[2].Delay(50 * time.Millisecond)
+		ctx, unlock := enter(t, t.Context(), v)
+		e.awaitVotes(t, 3)
+		sleep(100 * time.Millisecond)
+		e.proxies[2].Delay(0)
+		for i := range 6 {
+			e.proxies[i%3].BlackHole(true)
+			e.awaitVotes(t, 2)
+			e.proxies[i%3].BlackHole(false)
+			e.awaitVotes(t, 3)
+			if i > 2 {
+				require.NoError(t, e.watch[i%3].Do(t.Context(), e.watch[i%3].B().Del().Key(e.name).Build()).Error())
+				e.awaitVotes(t, 3)
+			}
+		}
+		sleep(2 * watchdog)
+		require.NoError(t, ctx.Err(), "%v", context.Cause(ctx))
+		require.NoError(t, unlock())
+		e.awaitVotes(t, 0)
+	})
+}
+
+// through returns the same servers, for processes with connections of their own.
+func (e *quorumServers) through(t testing.TB) *quorumServers {
+	t.Helper()
+	other := *e
+	other.proxies = nil
+	for _, s := range e.servers {
+		other.proxies = append(other.proxies, redistest.StartProxy(t, s.Addr()))
+	}
+	return &other
+}
+
+// passesTo makes servers forget the lock, which another process gets and unlocks.
+func (e *quorumServers) passesTo(t testing.TB, other quorumProcess, servers ...int) {
+	t.Helper()
+	for _, i := range servers {
+		require.NoError(t, e.watch[i].Do(t.Context(), e.watch[i].B().Del().Key(e.name).Build()).Error())
+	}
+	require.NoError(t, other.TryDo(t.Context(), 0, nothing))
+}

@@ -97,8 +97,8 @@ func (v *votes) why() error {
 	return v.of.tooFew(last)
 }
 
-// provenShares returns how many of the shares found by a release count. A share that went missing while the votes were live counts only if every
-// share not (yet) found was last seen after that one was retaken. Had one been gone in between, a renewal would have found out. The votes
+// provenShares returns how many of the shares found by a release count. A share that was missing while the votes were live counts only if
+// every share not (yet) found was last seen after that one was taken. Had one been gone in between, a renewal would have found out. The votes
 // are over, and mu is held.
 func (v *votes) provenShares() (n int) {
 	seen := time.Now()
@@ -108,7 +108,7 @@ func (v *votes) provenShares() (n int) {
 		}
 	}
 	for _, s := range v.shares {
-		if s.found && (!s.missed || s.since.Before(seen)) {
+		if s.found && (!s.missed || !s.since.After(seen)) {
 			n++
 		}
 	}

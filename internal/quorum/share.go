@@ -20,7 +20,7 @@ type share struct {
 	held    bool          // as far as known
 	since   time.Time     // since when it is known to be held without a break
 	left    bool          // a call for it outlives the Client, and gives it back
-	missed  bool          // found missing after the votes went live
+	missed  bool          // found missing after the votes went live, or asked for again
 	back    bool          // released, or given back
 	found   bool          // found held by that release
 	failed  error         // that release's error
@@ -84,6 +84,7 @@ func (s *share) answered(a tenure.AcquireResult, left bool, err error) (undecide
 		}
 		if live {
 			s.keep()
+			v.lookAtOthers(s)
 		}
 	case err == nil:
 		s.refusal = a.AcquireReply
@@ -124,29 +125,39 @@ func (k shareKeeper) About() (name, kindName string) { return k.Lock.Name, kind.
 // Lost is called when the server has forgotten the share, or its lease has ended. It is asked for again.
 func (k shareKeeper) Lost(loss lease.Loss) {
 	s, v := k.share, k.share.of
+	v.CatchUp() // if its time is over, that is the reason
 	v.mu.Lock()
-	if v.over {
+	if v.over || s.tenure != k.Tenure { // CatchUp has noticed
 		v.mu.Unlock()
 		return
 	}
-	seen, enough := s.seen(), true
-	s.held, s.missed = false, true
-	s.tenure = v.tenure.Share(k.Lock)
-	s.tenure.Unresolved = k.Unresolved
-	others := 0
-	if loss.Gone {
-		v.heal = time.Now()
-		others = v.haveSince(seen)
-		enough = others >= v.of.majority()
-	} else { // an unanswered renewal may have kept it
-		s.tenure.UnresolvedUntil(time.Now().Add(s.lease())).OutcomeUnknown = true
-	}
+	why, lost := s.misses(loss.Gone)
 	v.mu.Unlock()
-	if !enough {
-		v.lose(tenure.Loss{Reason: tenure.LostGone, Since: time.Now(), Text: fmt.Sprintf(
-			"lost: only %d of %d servers had it all the time; the others lost their data, or it was forced open", others, len(v.shares))})
+	if lost {
+		v.lose(why)
 	}
 	v.CatchUp()
+}
+
+// misses notes that the server has forgotten the share (gone), or that its lease is over. In the second case, too, nobody knows whether the
+// server had it since it was last seen there. Unless a majority of the others had theirs meanwhile, that is the loss of the hold. mu is held.
+func (s *share) misses(gone bool) (why tenure.Loss, lost bool) {
+	v, seen, old := s.of, s.seen(), s.tenure
+	s.held, s.missed = false, true
+	s.tenure = v.tenure.Share(old.Lock)
+	s.tenure.Unresolved = old.Unresolved
+	why = tenure.Loss{Reason: tenure.LostGone, Since: time.Now()}
+	others := v.haveSince(seen)
+	if gone {
+		v.heal = why.Since
+		why.Text = fmt.Sprintf("lost: only %d of %d servers had it all the time; the others lost their data, or it was forced open",
+			others, len(v.shares))
+	} else { // an unanswered renewal may have kept it
+		s.tenure.UnresolvedUntil(why.Since.Add(s.lease())).OutcomeUnknown = true
+		why.Reason, why.Text = tenure.LostExpired, fmt.Sprintf(
+			"lost: only %d of %d servers are known to have had it all the time; one was not renewed in time", others, len(v.shares))
+	}
+	return why, others < v.of.majority()
 }
 
 // Closed is called when the Client is closed. The share stays in Redis, and counts until its lease ends.
@@ -154,11 +165,18 @@ func (k shareKeeper) Closed() { k.share.of.CatchUp() }
 
 // seen returns when the last call that found the share was sent. mu is held.
 func (s *share) seen() time.Time {
-	m := s.tenure.Lock
-	if renewed := m.Client.Leases.Until(&s.tenure.Lease); renewed.After(s.until) {
-		return renewed.Add(-s.watched) // or later, if it was renewed for less
+	if end := s.end(); end.After(s.until) {
+		return end.Add(-s.watched) // or later, if it was renewed for less
 	}
-	return s.until.Add(-m.TTL)
+	return s.until.Add(-s.tenure.Lock.TTL)
+}
+
+// end returns when its lease ends. mu is held.
+func (s *share) end() time.Time {
+	if renewed := s.tenure.Lock.Client.Leases.Until(&s.tenure.Lease); renewed.After(s.until) {
+		return renewed
+	}
+	return s.until
 }
 
 // lease returns the longest lease the share was requested or renewed with. mu is held.

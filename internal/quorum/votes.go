@@ -38,6 +38,8 @@ import (
 // A missing share that is held again counts for the future, but not for the past: another owner may have had that server in between. So
 // when a server has forgotten its share, a majority of the other servers must have held theirs since before that share was last seen.
 // Otherwise two servers could forget their shares and grant them again, one after the other, while another owner held the lock unnoticed.
+// The same holds when the lease of a share is over, as the server may have forgotten it before. All others are renewed at once when a server
+// grants a share to live votes: so only servers that were away together, or forgot together, cost the hold.
 //
 // The votes have no goroutine. Each call for a share has one, which ends with the reply or the votes.
 
@@ -104,15 +106,25 @@ func newVotes(q *Quorum, line *localQueue) *votes {
 
 // haveSince returns how many servers have had their share since seen, or since the votes went live if that is later. mu is held.
 func (v *votes) haveSince(seen time.Time) (n int) {
+	now := time.Now()
 	if v.began.After(seen) {
 		seen = v.began
 	}
 	for _, s := range v.shares {
-		if s.held && !s.since.After(seen) {
+		if s.held && !s.since.After(seen) && now.Before(s.end()) {
 			n++
 		}
 	}
 	return n
+}
+
+// lookAtOthers has the shares beside one that was just granted renewed now: whatever is seen after that had no gap with it. mu is held.
+func (v *votes) lookAtOthers(granted *share) {
+	for _, s := range v.shares {
+		if s != granted && s.held && granted.since.After(v.began) {
+			s.tenure.Lock.Client.Leases.Soon(&s.tenure.Lease)
+		}
+	}
 }
 
 // Until returns the time until which a majority of the servers has the hold; zero if that is over.
@@ -122,11 +134,7 @@ func (v *votes) Until() time.Time {
 	var ends []time.Time
 	for _, s := range v.shares {
 		if s.held {
-			end := s.until
-			if renewed := s.tenure.Lock.Client.Leases.Until(&s.tenure.Lease); renewed.After(end) {
-				end = renewed
-			}
-			ends = append(ends, end.Add(-drift(s.lease())))
+			ends = append(ends, s.end().Add(-drift(s.lease())))
 		}
 	}
 	if len(ends) < v.of.majority() {
@@ -209,8 +217,14 @@ func (v *votes) CatchUp() {
 		v.told, closes = true, true
 		v.timer.Stop() // from here on only an unlock asks
 	default:
+		end, why, lost := v.unkept(now)
+		if lost {
+			v.mu.Unlock()
+			v.lose(why)
+			return
+		}
 		ask, next := v.missing(now)
-		v.timer.Reset(calls.Earlier(next, until).Sub(now))
+		v.timer.Reset(calls.Earlier(end, calls.Earlier(next, until)).Sub(now))
 		v.mu.Unlock()
 		for _, s := range ask {
 			s.ask()
@@ -221,6 +235,26 @@ func (v *votes) CatchUp() {
 	if closes {
 		tenure.Keeper{Tenure: v.tenure}.Closed() // no loss: the hold stays in Redis until its unlock
 	}
+}
+
+// unkept ends the shares of closed Clients whose leases are over, which no renewer reports, and returns when that of the next one is; zero:
+// there is none. It reports the loss of the hold as misses does. mu is held.
+func (v *votes) unkept(now time.Time) (next time.Time, why tenure.Loss, lost bool) {
+	for _, s := range v.shares {
+		c := s.tenure.Lock.Client
+		if !s.held || !c.Calls.IsClosed() {
+			continue
+		}
+		if end := s.end(); now.Before(end) {
+			next = calls.Earlier(end, next)
+			continue
+		}
+		c.Leases.Stop(&s.tenure.Lease)
+		if why, lost = s.misses(false); lost {
+			return next, why, lost
+		}
+	}
+	return next, why, false
 }
 
 // missing adapts the renewers to the open levels. It returns the shares to be asked for now, and when more will be due; zero: none. mu is
@@ -245,7 +279,7 @@ func (v *votes) missing(now time.Time) (ask []*share, next time.Time) {
 		return nil, v.heal
 	}
 	for _, s := range ask {
-		s.asked = true
+		s.asked, s.missed = true, true
 	}
 	v.heal = now.Add(v.pause)
 	v.pause = min(2*v.pause, v.of.Whole.WatchdogIn(v.of.Whole.Client)/3)
