@@ -48,6 +48,7 @@ type MultiMutex struct {
 	early   bool             // a Client was not connected, so parts are known when it is
 	clients []*tenure.Client // of the members, each once; not those of a Quorum, which continues without one of them
 	trace   *Trace           // of the Client of the first lock given
+	tells   tenure.Teller    // of one of the Clients, if one is known: gets panics of a Trace whose caller has left
 	invalid error
 }
 
@@ -69,7 +70,7 @@ type member struct {
 // A handle given twice counts once; another handle of the same lock re-enters it. If there are no locks, one is nil or invalid, or a read/write
 // lock and one of another kind share a name, the methods report an error.
 func All(lockers ...Locker) *MultiMutex {
-	a := &MultiMutex{trace: traceOf(lockers)}
+	a := &MultiMutex{trace: traceOf(lockers), tells: noClient}
 	all, err := flatten(lockers)
 	if len(all) == 0 {
 		err = cmp.Or(err, errors.New("no locks were given"))
@@ -84,6 +85,7 @@ func All(lockers ...Locker) *MultiMutex {
 	}
 	for _, m := range all {
 		if m.lease != nil {
+			a.tells = m.lease.Client.Options.Tell
 			a.maxWait = tenure.ShortestWait(a.maxWait, m.lease.MaxWait)
 			a.persist = a.persist || m.lease.Persists
 		}

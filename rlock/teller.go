@@ -48,6 +48,9 @@ func newTellers(o Options) *tellers {
 	return t
 }
 
+// noClient speaks for locks of other packages.
+var noClient = newTellers(Options{})
+
 // Panicked logs a panic of the Trace.
 func (t *tellers) Panicked(v any, stack []byte) { t.traces.Panicked(v, stack) }
 

@@ -385,6 +385,44 @@ func TestTraceOfAllWithoutAMutex(t *testing.T) {
 	})
 }
 
+// A Trace that panics while an All gives its locks back for a caller that has left ends nothing, and the Logger learns of it, also if no
+// lock of a single Client is among them.
+func TestTraceThatPanicsBehindTheCaller(t *testing.T) {
+	var logs lockedBuffer
+	redistest.Virtual(t, func(t *testing.T) {
+		e := newQuorumServers(t, 3)
+		v := e.process(t, rlock.Options{
+			Logger: slog.New(slog.NewTextHandler(&logs, nil)),
+			Trace:  &rlock.Trace{Released: func(context.Context, rlock.ReleasedInfo) { panic("out of order") }},
+		})
+		silent := func(on bool) {
+			for _, p := range e.proxies {
+				p.BlackHole(on)
+			}
+		}
+		began := time.Now()
+		_, _, err := rlock.All(v.QuorumMutex, refuses{&fakeLocker{name: e.name + ":z"}, func() { silent(true) }}).TryLock(t.Context(), 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		requireTookAtMost(t, time.Second, began, time.Now())
+		sleep(3 * time.Second) // until the quorum's unlock ends
+		silent(false)
+		e.awaitVotes(t, 0)
+	})
+	require.Contains(t, logs.String(), "out of order")
+}
+
+// refuses is a fake lock that is taken, and does something when it is asked.
+type refuses struct {
+	*fakeLocker
+
+	does func()
+}
+
+func (r refuses) TryLock(ctx context.Context, _ time.Duration) (context.Context, rlock.UnlockFunc, error) {
+	r.does()
+	return ctx, func() error { return rlock.ErrNotHeld }, rlock.ErrNotAcquired
+}
+
 // Several locks report themselves to the Trace of the Client of the first one given, in each process: the ids of Clients are random.
 func TestTraceOfTheFirst(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {

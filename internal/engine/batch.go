@@ -82,7 +82,7 @@ func TakeTogether(who tenure.Caller, all []*tenure.Lock) Together {
 		for _, l := range levels {
 			l.Hold.Tenure.Stays = nil // it was never returned to the caller
 		}
-		who.LeaveTo(func() { _ = UnlockTogether(levels) }, c)
+		who.LeaveTo(func() { _ = UnlockTogether(levels) }, c.Options.Tell, c)
 	}
 	if o.Err != nil {
 		return failedTogether(o.Err)

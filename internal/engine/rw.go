@@ -45,7 +45,7 @@ func (rw *RW) Downgrade(who tenure.Caller) (*tenure.Level, error) {
 	defer func() {
 		if !stays { // the writer's hold was lost, or may be, or its Trace panics
 			caller.Ctx = outer // the writer's ctx has ended
-			caller.LeaveTo(func() { _ = Unlock(l) }, read.Client)
+			caller.LeaveTo(func() { _ = Unlock(l) }, read.Client.Options.Tell, read.Client)
 		}
 	}()
 	if err := Unlock(writer); err != nil {
@@ -81,7 +81,7 @@ func (rw *RW) LockUpgradeable(who tenure.Caller) (l, gate *tenure.Level, err err
 	unshared.Shares = false
 	if l, err = Lock(&unshared, who); err != nil {
 		got := gate
-		outer.LeaveTo(func() { _ = Unlock(got) }, w.Client) // no section ran under it
+		outer.LeaveTo(func() { _ = Unlock(got) }, w.Client.Options.Tell, w.Client) // no section ran under it
 		return nil, nil, orLoss(err, got.Hold)
 	}
 	free := func() { rw.free(gate) } // even if nobody calls Unlock, so that another reader can upgrade

@@ -7,8 +7,9 @@ import (
 )
 
 // LeaveTo runs f, which unlocks locks the caller cannot use, and waits for it until ctx is done or the limit of an attempt is over.
-// Then f continues, and ends as any unlock does. Close of the given Clients, which must be started, waits for it.
-func (c Caller) LeaveTo(f func(), clients ...*Client) {
+// Then f continues, and ends as any unlock does; tells gets its panic, if there is one. Close of the given Clients, which must be started,
+// waits for it.
+func (c Caller) LeaveTo(f func(), tells Teller, clients ...*Client) {
 	if !calls.CanLeave(c.Ctx, c.Limit) {
 		f()
 		return
@@ -30,7 +31,7 @@ func (c Caller) LeaveTo(f func(), clients ...*Client) {
 			case ended <- v:
 			case <-left:
 				if v != nil {
-					clients[0].Options.Tell.Panicked(v, debug.Stack())
+					tells.Panicked(v, debug.Stack())
 				}
 			}
 		}()
