@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -141,6 +142,42 @@ func TestSweepingEndsWithTheLease(t *testing.T) {
 		require.Greater(t, sweeps, 1)
 		require.Less(t, last, 2*watchdog, "of pauses that double, the last one began under the lease")
 		require.NoError(t, unlockOther())
+	})
+}
+
+// G5: a field that Redis refuses to release is tried again and again. What other calls have left is released at once all the same.
+func TestSweepingBesideARefusal(t *testing.T) {
+	redistest.OnlyVirtual(t, "it says when what is swept", func(t *testing.T) {
+		c, proxy, past := behindProxy(t, anyWay)
+		bad := past.name + ":bad"
+		_, unlock := enter(t, context.Background(), c.Mutex(bad))
+		past.do(t, "DEL", bad)
+		past.do(t, "SET", bad, "not a lock")
+		require.ErrorIs(t, unlock(), rlock.ErrPending)
+
+		swept := make(chan struct{}, 100)
+		proxy.OnRequest(func(cmd []string) redistest.Action {
+			if isScript(cmd) && slices.Contains(cmd, bad) {
+				swept <- struct{}{}
+			}
+			return redistest.Pass
+		})
+		sleep(10 * time.Second)
+		for len(swept) > 0 {
+			<-swept
+		}
+		<-swept
+		redistest.Settle(t) // the next one comes after the longest pause
+		h := &leavingCallers{past, proxy}
+		h.Client = c
+		p := h.asks(t, c.Mutex(past.name))
+		p.cancel()
+		require.ErrorIs(t, p.get(t, soon).err, rlock.ErrNotAcquired)
+		began := time.Now()
+		proxy.CutAll()
+		redistest.Eventually(t, testTimeout, func() bool { return !past.exists(t, past.name) }, "swept")
+		require.Less(t, time.Since(began), 500*time.Millisecond)
+		past.do(t, "DEL", bad)
 	})
 }
 

@@ -43,9 +43,10 @@ type Orphan struct {
 	Gone  func()          // called when the field of an outcome that was unknown is not there: somebody else may have got the lock
 	Left  func(error)     // called when the sweeper gives up, and the field may be left in Redis
 
-	err   error         // of the last try
-	next  time.Time     // when to try again
-	pause time.Duration // after the last try that was answered
+	err     error         // of the last try
+	refused bool          // Redis has refused that
+	next    time.Time     // when to try again
+	pause   time.Duration // after the last try that was answered
 }
 
 // Sweepers are a Client's sweepers, one per cluster slot with orphans, because one node may be silent and the others healthy. Package
@@ -68,6 +69,7 @@ type sweeper struct {
 	all     *Sweepers
 	slot    uint16
 	orphans []*Orphan
+	again   time.Time     // those that Redis has refused are not tried before
 	more    chan struct{} // capacity 1: orphans has grown
 }
 
@@ -112,22 +114,34 @@ func (all *Sweepers) release(orphans []*Orphan) []lua.ReleaseResult {
 	return lua.ReleaseAll(ctx, all.rdb, args)
 }
 
+// outcome is what came of a try.
+type outcome int8
+
+const (
+	silent   outcome = iota // Redis has not answered, or is not ready
+	refused                 // it has refused all, which says nothing of others
+	answered                // it has released at least one, or did not have it
+)
+
 func (s *sweeper) run() {
 	c := s.all.calls
-	failed := calls.MinPause // the pause after the next try that is not answered
+	failed := calls.MinPause // the pause after the next try that fails
 	for {
 		closing := c.IsClosed()
 		due, wait := s.due(closing)
 		more := s.more
-		switch {
-		case wait == 0:
+		if wait == 0 {
 			return
-		case len(due) == 0:
-		case s.try(due, failed, closing):
-			failed = calls.MinPause
-			continue
-		default: // stop after no answer: each further try may dial again
-			wait, more, failed = failed, nil, min(2*failed, 4*calls.MaxPause)
+		}
+		if len(due) > 0 {
+			said, longer := s.try(due, failed, closing), min(2*failed, 4*calls.MaxPause)
+			if said != silent {
+				if failed = longer; said == answered {
+					failed = calls.MinPause
+				}
+				continue
+			}
+			wait, more, failed = failed, nil, longer // each further try may dial again
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -155,7 +169,11 @@ func (s *sweeper) due(closing bool) (due []*Orphan, wait time.Duration) {
 	now := time.Now()
 	slices.SortStableFunc(s.orphans, func(a, b *Orphan) int { return a.next.Compare(b.next) }) // so that each has its turn
 	for _, r := range s.orphans {
-		switch rest := r.next.Sub(now); {
+		next := r.next
+		if r.refused && next.Before(s.again) {
+			next = s.again
+		}
+		switch rest := next.Sub(now); {
 		case rest > 0:
 			wait = min(wait, rest)
 		case len(due) < Batch:
@@ -165,8 +183,8 @@ func (s *sweeper) due(closing bool) (due []*Orphan, wait time.Duration) {
 	return due, wait
 }
 
-// try releases the fields, and drops those that need no further try. It reports whether Redis answered.
-func (s *sweeper) try(due []*Orphan, failed time.Duration, closing bool) (answered bool) {
+// try releases the fields, and drops those that need no further try.
+func (s *sweeper) try(due []*Orphan, failed time.Duration, closing bool) (said outcome) {
 	results := s.all.release(due)
 	s.all.calls.Answered(s.slot, results[0].Err)
 	now := time.Now()
@@ -174,23 +192,30 @@ func (s *sweeper) try(due []*Orphan, failed time.Duration, closing bool) (answer
 	for i, r := range due {
 		tried[r] = true
 		r.err = results[i].Err
+		r.refused = r.err != nil && !calls.IsTransient(r.err)
 		wait := failed
-		if r.err == nil {
-			answered = true
+		switch {
+		case r.err == nil:
+			said = answered
 			wait, r.pause = r.pause, 2*r.pause
 			r.Place = time.Time{}
 			done[r] = r.resolved(results[i].Status != lua.NotHeld)
+		case r.refused:
+			said = max(said, refused)
 		}
 		r.next = now.Add(wait)
 	}
 	var left []*Orphan
 	s.all.mu.Lock()
+	if said == refused {
+		s.again = now.Add(failed) // one try shows for all of them whether that is over: a right or memory may be given back
+	}
 	s.orphans = slices.DeleteFunc(s.orphans, func(r *Orphan) bool {
-		if !answered && !tried[r] { // it would not have been answered, either
+		if said == silent && !tried[r] { // it would not have been answered, either
 			r.err = results[0].Err
 		}
-		// Also after an error that does not pass by itself: a right or memory may be given back.
-		over := closing && tried[r] || now.After(r.Until) && now.After(r.Place) && (!answered || tried[r])
+		last := tried[r] || said == silent || said == refused && r.refused
+		over := closing && tried[r] || now.After(r.Until) && now.After(r.Place) && last
 		if !done[r] && over && r.err != nil {
 			left = append(left, r)
 		}
@@ -200,7 +225,7 @@ func (s *sweeper) try(due []*Orphan, failed time.Duration, closing bool) (answer
 	for _, r := range left {
 		r.Left(r.err)
 	}
-	return answered
+	return said
 }
 
 // resolved records an answer, and reports whether the sweep is done: unanswered acquires may act until their time is over.

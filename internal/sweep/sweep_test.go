@@ -79,6 +79,23 @@ func TestOutcomeIsKnown(t *testing.T) {
 	require.False(t, b.isThere(t))
 }
 
+// A field that Redis refuses to release does not end the sweep of others.
+func TestRefusedBesideLate(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	bad := t.Name() + ":bad"
+	require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Set().Key(bad).Value("not a lock").Build()).Error())
+	until := time.Now().Add(3 * time.Second)
+	require.True(t, b.calls.Start())
+	b.all.Add([]*Orphan{{Unresolved: Unresolved{OutcomeUnknown: true, Until: until.Add(time.Minute)}, Left: func(error) {}, Gone: func() {},
+		Args: lua.ReleaseArgs{Name: bad, Owner: "a:1", Publish: lua.Publish{Name: "c"}}}})
+	b.calls.Ended()
+	b.add(t, Unresolved{Late: true, Until: until})
+	<-time.After(time.Until(until.Add(-300 * time.Millisecond)))
+	b.appears(t)
+	redistest.Eventually(t, soon, func() bool { return !b.isThere(t) }, "the last try comes after that time")
+}
+
 // Close retries each field once, and Wait waits for it.
 func TestClose(t *testing.T) {
 	t.Parallel()
