@@ -109,11 +109,10 @@ func (c *Client) SweepInCall(all ...*sweep.Orphan) {
 	}
 }
 
-// GiveBack releases a granted hold that no Lock took. It reports whether Redis has answered.
-func (t *Tenure) GiveBack() (answered bool) {
-	err := t.GiveBackOnce()
+// GiveBack releases a granted hold that no Lock took.
+func (t *Tenure) GiveBack() {
+	_ = t.GiveBackOnce() // it has noted the failure
 	t.SweepIfUnresolved()
-	return err == nil
 }
 
 // GiveBackOnce is GiveBack without the sweep.
