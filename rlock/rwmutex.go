@@ -78,7 +78,8 @@ func (rw *RWMutex) Downgrade(ctx context.Context) (context.Context, UnlockFunc, 
 type Upgradeable struct{ rw *RWMutex }
 
 // Upgradeable returns the lock for a reader that may become the writer: it reads, decides, and calls [Upgradeable.Upgrade] if it has to write.
-// There is one such reader at a time, beside plain readers. The options apply to its read hold, not to the second lock that it takes.
+// There is one such reader at a time, beside plain readers. [WithLease] and [WithMaxHold] apply to its read hold, not to the second lock that it
+// takes.
 func (rw *RWMutex) Upgradeable() *Upgradeable { return &Upgradeable{rw.sides()} }
 
 // Name returns the name of the read/write lock.

@@ -217,6 +217,20 @@ func TestUpgradeableWithALeaseAndACtxThatEnded(t *testing.T) {
 	})
 }
 
+// The second lock has the other terms of the reader: after a crash neither lasts for longer.
+func TestUpgradeableTermsOfTheSecondLock(t *testing.T) {
+	virtual(t, func(t *testing.T, b fixture) {
+		u := b.RWMutex(b.name, rlock.WithWatchdog(5*time.Second), rlock.WithGrace(time.Second)).Upgradeable()
+		require.NoError(t, u.Do(context.Background(), func(context.Context) error {
+			for _, key := range []string{b.name, "rlock_upgrade:{" + b.name + "}"} {
+				require.InDelta(t, 6*time.Second, b.pttl(t, key), float64(100*time.Millisecond), key)
+			}
+			return nil
+		}))
+		rwNothing(t, b.rdb, b.name)
+	})
+}
+
 // G2: a hold lost while an Upgrade, or a Lock of Upgradeable, waits is reported as lost by its error, and not as a cancellation.
 func TestUpgradeableLostWhileItWaits(t *testing.T) {
 	ctx := context.Background()
