@@ -2,8 +2,11 @@ package pubsub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,6 +25,9 @@ type fakeClient struct {
 	builder rueidis.Builder
 	mode    rueidis.ClientMode
 	pool    chan struct{} // a connection is there when this can be read
+	silent  chan struct{} // a connection answers when this is closed; nil: at once
+
+	dialsLate bool // until then it takes no hooks
 
 	mu    sync.Mutex // guards the fields below
 	nodes map[string]rueidis.Client
@@ -29,6 +35,7 @@ type fakeClient struct {
 	conns int // in use
 	wait  int // for one
 	down  error
+	asked int // calls of Do
 }
 
 func newFakeClient(t *testing.T, nodes ...string) *fakeClient {
@@ -49,10 +56,11 @@ func (c *fakeClient) Nodes() map[string]rueidis.Client {
 	return c.nodes
 }
 
-// Do answers a PING.
+// Do answers a PING, and knows no slots.
 func (c *fakeClient) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.asked++
 	if c.down != nil {
 		return rueidis.NewErrorResult(c.down)
 	}
@@ -89,6 +97,8 @@ func (c *fakeClient) Dedicate() (rueidis.DedicatedClient, func()) {
 	return &fakeConn{client: c}, nil
 }
 
+const dialTimeout = 5 * time.Second // rueidis's
+
 // fakeConn answers every command at once with success.
 type fakeConn struct {
 	rueidis.DedicatedClient
@@ -99,16 +109,45 @@ type fakeConn struct {
 func (c *fakeConn) B() rueidis.Builder { return c.client.builder }
 func (c *fakeConn) Close()             { c.client.add(-1, 0) }
 
+// SetPubSubHooks takes a while with RESP2, where it makes a connection.
 func (c *fakeConn) SetPubSubHooks(hooks rueidis.PubSubHooks) <-chan error {
+	if c.client.dialsLate {
+		select {
+		case <-c.client.silent:
+		case <-time.After(dialTimeout):
+			lost := make(chan error, 1)
+			lost <- os.ErrDeadlineExceeded
+			return lost
+		}
+	}
 	c.hooks = hooks
 	return nil
 }
 
-func (c *fakeConn) Do(context.Context, rueidis.Completed) rueidis.RedisResult { // a PING
+// answers waits for the answer, or returns the error of a ctx that is over before.
+func (c *fakeConn) answers(ctx context.Context) error {
+	if c.client.silent == nil {
+		return nil
+	}
+	select {
+	case <-c.client.silent:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *fakeConn) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisResult { // a PING
+	if err := c.answers(ctx); err != nil {
+		return rueidis.NewErrorResult(err)
+	}
 	return rueidis.RedisResult{}
 }
 
-func (c *fakeConn) DoMulti(_ context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+func (c *fakeConn) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	if err := c.answers(ctx); err != nil {
+		return slices.Repeat([]rueidis.RedisResult{rueidis.NewErrorResult(err)}, len(cmds))
+	}
 	for _, cmd := range cmds {
 		words := cmd.Commands()
 		kind := map[string]string{
@@ -223,10 +262,35 @@ func TestLinkOfAnUnknownNodeEnds(t *testing.T) {
 		h.conns.mu.Lock()
 		addrs := map[uint16]string{h.conns.slot(ch): "here:1"}
 		h.conns.mu.Unlock()
-		require.True(t, h.conns.adopt(addrs), "the client has heard of the new node")
+		h.conns.adopt(addrs)
+		require.True(t, h.conns.isRouted(), "the client has heard of the new node")
 		synctest.Wait()
 		require.Len(t, w.turn, 1, "subscribed")
 		w.Leave()
+	})
+}
+
+// Nobody asks for the node of a slot on behalf of those who have left, though nobody knew it.
+func TestNobodyAsksForNodesInVain(t *testing.T) {
+	t.Parallel()
+	rdb := newFakeClient(t)
+	bubble.Test(t, func(t *testing.T) {
+		rdb.down = errors.New("down")
+		h := New(rdb, me)
+		defer h.Close()
+		for range 2 {
+			w := &Waiter{}
+			require.True(t, h.Join(w, queue(Channel{Name: "c", Sharded: true})))
+			w.Held(-1, false)
+			before := rdb.asked
+			time.Sleep(10 * maxBackoff)
+			require.Greater(t, rdb.asked, before+5, "it waits for the node")
+			w.Leave()
+			time.Sleep(maxBackoff)
+			before = rdb.asked
+			time.Sleep(10 * maxBackoff)
+			require.Equal(t, before, rdb.asked)
+		}
 	})
 }
 

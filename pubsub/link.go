@@ -97,7 +97,7 @@ func (l *link) run() {
 		} else {
 			closings = 0
 		}
-		l.unsubscribed(err, l.down(err, closings >= closedThrice))
+		c.unsubscribed(l, err, l.down(err, closings >= closedThrice))
 		if time.Since(began) > maxBackoff {
 			backoff = minBackoff
 		}
@@ -131,11 +131,14 @@ func (l *link) connectAndServe() error {
 	epoch := l.epoch
 	l.suspected = true // nothing is known about the node yet
 	c.mu.Unlock()
-	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{
-		OnMessage: func(m rueidis.PubSubMessage) {
-			c.message(Channel{m.Channel, l.addr != plainLink}, m.Message)
-		},
-		OnSubscription: func(s rueidis.PubSubSubscription) { l.onSubscription(epoch, s) },
+	var lost <-chan error
+	c.looking(l, func() { // with RESP2 this dials
+		lost = conn.SetPubSubHooks(rueidis.PubSubHooks{
+			OnMessage: func(m rueidis.PubSubMessage) {
+				c.message(Channel{m.Channel, l.addr != plainLink}, m.Message)
+			},
+			OnSubscription: func(s rueidis.PubSubSubscription) { l.onSubscription(epoch, s) },
+		})
 	})
 
 	var failover <-chan time.Time
@@ -148,29 +151,33 @@ func (l *link) connectAndServe() error {
 	defer idle.Stop()
 	var retry <-chan time.Time
 	named := false
-	for {
-		batch, suspected := l.take()
+	work := func(batch []*subscription, suspected bool) error {
 		if suspected {
-			if err := l.inTouch(conn); err != nil {
+			if err := l.inTouch(conn); err != nil || len(batch) == 0 {
 				return err
 			}
 		}
-		if len(batch) > 0 {
-			again, err := l.send(conn, lost, batch)
+		again, err := l.send(conn, lost, batch)
+		if again && retry == nil {
+			retry = time.After(maxBackoff / 4)
+		}
+		if err != nil || named {
+			return err
+		}
+		named = true // not before: nobody waits for it
+		return l.name(conn)
+	}
+	for {
+		if batch, suspected := l.take(); len(batch) > 0 || suspected {
+			var err error
+			c.looking(l, func() { err = work(batch, suspected) })
 			if err != nil {
 				return err
 			}
-			if again && retry == nil {
-				retry = time.After(maxBackoff / 4)
+			if len(batch) > 0 {
+				idle.Reset(maxIdle)
+				continue
 			}
-			if !named { // not before: nobody waits for it
-				named = true
-				if err := l.name(conn); err != nil {
-					return err
-				}
-			}
-			idle.Reset(maxIdle)
-			continue
 		}
 		select {
 		case <-l.work:
@@ -215,7 +222,7 @@ func (l *link) dedicate(client rueidis.Client) rueidis.DedicatedClient {
 		case conn := <-conns:
 			return conn
 		case <-overdue.C:
-			l.unsubscribed(errNoConnection, l.overdue())
+			l.conns.unsubscribed(l, errNoConnection, l.conns.overdue(l))
 		case <-l.conns.ctx.Done():
 			return nil
 		}
@@ -228,7 +235,7 @@ func (l *link) name(conn rueidis.DedicatedClient) error {
 	if l.conns.grants == "" {
 		return nil
 	}
-	ctx, cancel := l.limited(subscribeTimeout)
+	ctx, cancel := l.conns.limited(subscribeTimeout)
 	defer cancel(nil)
 	result := conn.Do(ctx, conn.B().ClientGetname().Build())
 	if err := result.NonRedisError(); err != nil && !rueidis.IsRedisNil(err) {

@@ -1,21 +1,45 @@
 package pubsub
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"time"
 )
 
 // A server may answer commands and take no subscription: it has no room for one more connection (maxclients), a proxy hangs up, this
-// process has no file descriptor left, or all connections of rueidis's pool are in use. Then nothing wakes the waiters until their timers
-// fire. So a subscription that has failed for a second is overdue, and again every second. If the server answers a PING on the client's
-// other connection, the first waiter of each of its locks asks, however many wait.
+// process has no file descriptor left, all connections of rueidis's pool are in use, or this one alone has no answer. Then nothing wakes the
+// waiters until their timers fire. So a subscription that has failed, or had no answer, for a second is overdue, and again every second. If the
+// server answers a PING on the client's other connection, the first waiter of each of its locks asks, however many wait.
 //
 // If it does not, they sleep on: attempts in an outage would only fail.
 
-var errNoConnection = errors.New("no connection yet")
+var (
+	errNoConnection = errors.New("no connection yet")
+	errUnanswered   = errors.New("no answer yet")
+)
 
-// overdue notes that the subscription is wanted, but failed, and reports whether its waiters are to look. connections.mu is held.
+// looking runs f, which waits for the server of a link; nil: for any, to learn which one it is. Until then the waiters of overdue subscriptions
+// look.
+func (c *connections) looking(l *link, f func()) {
+	ctx, end := context.WithCancel(c.ctx)
+	defer end()
+	c.wg.Go(func() { // ends with ctx
+		overdue := time.NewTicker(maxBackoff)
+		defer overdue.Stop()
+		for {
+			select {
+			case <-overdue.C:
+				c.unsubscribed(l, errUnanswered, c.overdue(l))
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	f()
+}
+
+// overdue notes that the subscription is wanted, but is not there, and reports whether its waiters are to look. connections.mu is held.
 func (s *subscription) overdue() bool {
 	if s.confirmed || !s.wanted() {
 		return false
@@ -29,9 +53,8 @@ func (s *subscription) overdue() bool {
 	return !first
 }
 
-// overdue returns the link's subscriptions that are overdue.
-func (l *link) overdue() (all []*subscription) {
-	c := l.conns
+// overdue returns the subscriptions of a link that are overdue; nil: those whose node is not known.
+func (c *connections) overdue(l *link) (all []*subscription) {
 	defer c.lock().Unlock()
 	for _, s := range c.subs {
 		if s.link == l && s.overdue() {
@@ -42,20 +65,23 @@ func (l *link) overdue() (all []*subscription) {
 }
 
 // unsubscribed makes the waiters of overdue subscriptions look at their locks, if the server answers. err is why there is no subscription.
-func (l *link) unsubscribed(err error, overdue []*subscription) {
-	if len(overdue) == 0 || !says(err) || !l.answers() {
+func (c *connections) unsubscribed(l *link, err error, overdue []*subscription) {
+	addr := plainLink
+	if l != nil {
+		addr = l.addr
+	}
+	if len(overdue) == 0 || !says(err) || !c.answers(addr) {
 		return
 	}
-	c := l.conns
 	c.mu.Lock()
-	told := c.told[l.addr]
-	c.told[l.addr] = true
+	told := c.told[addr]
+	c.told[addr] = true
 	for _, s := range overdue {
 		s.notify(listener.look)
 	}
 	c.unlock()
 	if !told && c.deaf != nil {
-		c.deaf(l.addr, err)
+		c.deaf(addr, err)
 	}
 }
 
@@ -64,15 +90,15 @@ func says(err error) bool {
 	return !errors.Is(err, errFailover) && !errors.Is(err, errUnknownNode) && !errors.Is(err, errCutOff)
 }
 
-// answers reports whether the server answers on the client's other connection.
-func (l *link) answers() bool {
-	client := l.conns.rdb
-	if l.addr != plainLink {
-		if client = client.Nodes()[l.addr]; client == nil {
+// answers reports whether the server with that address answers on the client's other connection; any, for a plain link.
+func (c *connections) answers(addr string) bool {
+	client := c.rdb
+	if addr != plainLink {
+		if client = client.Nodes()[addr]; client == nil {
 			return false
 		}
 	}
-	ctx, cancel := l.limited(maxBackoff)
+	ctx, cancel := c.limited(maxBackoff)
 	defer cancel(nil)
 	err := client.Do(ctx, client.B().Ping().Build()).Error()
 	return err == nil || strings.HasPrefix(err.Error(), "NOPERM")

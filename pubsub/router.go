@@ -40,13 +40,21 @@ func (c *connections) slot(ch Channel) uint16 {
 // askRoutes asks the cluster until all wanted channels have a route, the user may not ask, or close ends it.
 func (c *connections) askRoutes() {
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		addrs, err := c.clusterSlots()
-		if err == nil && c.adopt(addrs) {
-			return
-		}
+		var addrs map[uint16]string
+		var err error
+		c.looking(nil, func() { addrs, err = c.clusterSlots() })
 		if redisErr, ok := rueidis.IsRedisErr(err); ok && refused(redisErr) {
 			c.noRoutes(err)
 			return
+		}
+		if err == nil {
+			c.adopt(addrs)
+		}
+		if c.isRouted() {
+			return
+		}
+		if err != nil {
+			c.unsubscribed(nil, err, c.overdue(nil))
 		}
 		select {
 		case <-time.After(backoff):
@@ -56,19 +64,25 @@ func (c *connections) askRoutes() {
 	}
 }
 
-// adopt takes over the routes and forwards the subscriptions that waited for them. It reports whether all found one.
-func (c *connections) adopt(addrs map[uint16]string) bool {
+// adopt takes over the routes, and forwards the subscriptions that waited for them.
+func (c *connections) adopt(addrs map[uint16]string) {
 	defer c.lock().Unlock()
 	c.router.addrs = addrs
 	for _, s := range c.subs {
-		s.update() // does not start this goroutine again: it is still asking
+		s.update() // does not start askRoutes again: it is still asking
 	}
+}
+
+// isRouted reports whether nobody waits for a route any more. Then nobody asks for one.
+func (c *connections) isRouted() bool {
+	defer c.lock().Unlock()
 	for _, s := range c.subs {
 		if s.wanted() && s.link == nil {
 			return false
 		}
 	}
 	c.router.asking = false
+	delete(c.told, plainLink)
 	return true
 }
 
@@ -85,7 +99,9 @@ func (c *connections) noRoutes(err error) {
 }
 
 func (c *connections) clusterSlots() (map[uint16]string, error) {
-	ranges, err := c.rdb.Do(c.ctx, c.rdb.B().ClusterSlots().Build()).ToArray()
+	ctx, cancel := c.limited(subscribeTimeout)
+	defer cancel(nil)
+	ranges, err := c.rdb.Do(ctx, c.rdb.B().ClusterSlots().Build()).ToArray()
 	if err != nil {
 		return nil, err
 	}

@@ -135,6 +135,28 @@ func TestWaitersAtMaxclients(t *testing.T) {
 	round(2)
 }
 
+// G4: the same with a connection for messages on which nothing is answered. It does not sleep through an unlock until that fails, after ten
+// seconds.
+func TestWaitersWithASilentConnection(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		for name, mod := range map[string]func(*rueidis.ClientOption){
+			"RESP3": func(*rueidis.ClientOption) {}, "RESP2": func(o *rueidis.ClientOption) { o.AlwaysRESP2 = true },
+		} {
+			c, proxy, b := behindProxy(t, mod)
+			proxy.OnRequest(redistest.Each("SUBSCRIBE", redistest.Drop))
+			_, unlock := enter(t, context.Background(), b.Mutex(name))
+			waiter := lockAsync(t, c.Mutex(name))
+			sleep(5 * time.Second)
+			waiter.stillWaits(t)
+			began := time.Now()
+			require.NoError(t, unlock())
+			got := waiter.gets(t, testTimeout)
+			require.LessOrEqual(t, redistest.Ran(t, began, got.at), 2*time.Second, name)
+			require.NoError(t, got.unlock())
+		}
+	})
+}
+
 // One holder lives at a time, nobody loses a hold, and nobody sleeps until a lease ends, whichever of the waiting processes the
 // server counts.
 func TestOneOwnerWhereListenersAreNotCounted(t *testing.T) {
