@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -189,4 +190,32 @@ func TestClusterRoutesUnknownForAWhile(t *testing.T) {
 	}
 	ch := Channel{Name: redistest.Name(t), Sharded: true}
 	s.leaveAll(ch, s.park(ch, 2))
+}
+
+// A node that hangs keeps nobody from subscribing at another one: each process learns its routes from a node that answers.
+func TestRoutesBesideANodeThatHangs(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	var proxies []*redistest.Proxy
+	for _, node := range cluster.Nodes() {
+		proxies = append(proxies, redistest.StartProxy(t, node.Addr()))
+	}
+	rdb, test := cluster.Client(t, redistest.Via(proxies...)), cluster.Client(t)
+	for _, node := range rdb.Nodes() { // connect
+		require.NoError(t, node.Do(t.Context(), node.B().Ping().Build()).Error())
+	}
+	hung := cluster.Nodes()[0]
+	var ch Channel
+	for i := 0; ch.Name == "" || cluster.Owner(t, cluster.Slot(t, ch.Name)) == hung; i++ {
+		ch = Channel{Name: fmt.Sprint(redistest.Name(t), i), Sharded: true}
+	}
+	proxies[0].BlackHole(true)
+	for range 10 {
+		s := newSite(t, rdb, test)
+		w, began := s.waits(ch), time.Now()
+		s.awaitLive(w)
+		require.Less(t, redistest.Ran(t, began, time.Now()), 5*time.Second)
+		w.Leave()
+	}
+	proxies[0].BlackHole(false)
 }

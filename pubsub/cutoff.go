@@ -33,7 +33,7 @@ func (l *link) inTouch(conn rueidis.DedicatedClient) error {
 	if l.conns.rdb.Mode() != rueidis.ClientModeCluster {
 		return nil
 	}
-	ctx, cancel := l.conns.limited(subscribeTimeout)
+	ctx, cancel := l.limited(subscribeTimeout)
 	defer cancel(nil)
 	result := conn.Do(ctx, conn.B().ClusterInfo().Build())
 	if err := result.NonRedisError(); err != nil {

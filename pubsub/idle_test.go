@@ -36,6 +36,7 @@ type fakeClient struct {
 	wait  int // for one
 	down  error
 	asked int // calls of Do
+	hangs int // so many of them have no answer
 }
 
 func newFakeClient(t *testing.T, nodes ...string) *fakeClient {
@@ -57,12 +58,17 @@ func (c *fakeClient) Nodes() map[string]rueidis.Client {
 }
 
 // Do answers a PING, and knows no slots.
-func (c *fakeClient) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
+func (c *fakeClient) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisResult {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.asked++
-	if c.down != nil {
-		return rueidis.NewErrorResult(c.down)
+	down, hangs := c.down, c.asked <= c.hangs
+	c.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		return rueidis.NewErrorResult(ctx.Err())
+	}
+	if down != nil {
+		return rueidis.NewErrorResult(down)
 	}
 	return rueidis.RedisResult{}
 }
@@ -291,6 +297,28 @@ func TestNobodyAsksForNodesInVain(t *testing.T) {
 			time.Sleep(10 * maxBackoff)
 			require.Equal(t, before, rdb.asked)
 		}
+	})
+}
+
+// A node that hangs is asked for the nodes of slots in vain: a second later another one is.
+func TestNodesAreAskedSideBySide(t *testing.T) {
+	t.Parallel()
+	rdb := newFakeClient(t)
+	bubble.Test(t, func(t *testing.T) {
+		rdb.down, rdb.hangs = errors.New("down"), 3
+		h := New(rdb, me)
+		defer h.Close()
+		w := &Waiter{}
+		require.True(t, h.Join(w, queue(Channel{Name: "c", Sharded: true})))
+		w.Held(-1, false)
+		for n := range rdb.hangs + 1 {
+			synctest.Wait()
+			require.Equal(t, n+1, rdb.asked)
+			time.Sleep(maxBackoff)
+		}
+		time.Sleep(10 * maxBackoff)
+		require.Greater(t, rdb.asked, 8, "they go on")
+		w.Leave()
 	})
 }
 

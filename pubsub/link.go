@@ -97,7 +97,7 @@ func (l *link) run() {
 		} else {
 			closings = 0
 		}
-		c.unsubscribed(l, err, l.down(err, closings >= closedThrice))
+		l.unsubscribed(err, l.down(err, closings >= closedThrice))
 		if time.Since(began) > maxBackoff {
 			backoff = minBackoff
 		}
@@ -132,7 +132,7 @@ func (l *link) connectAndServe() error {
 	l.suspected = true // nothing is known about the node yet
 	c.mu.Unlock()
 	var lost <-chan error
-	c.looking(l, func() { // with RESP2 this dials
+	l.looking(func() { // with RESP2 this dials
 		lost = conn.SetPubSubHooks(rueidis.PubSubHooks{
 			OnMessage: func(m rueidis.PubSubMessage) {
 				c.message(Channel{m.Channel, l.addr != plainLink}, m.Message)
@@ -170,7 +170,7 @@ func (l *link) connectAndServe() error {
 	for {
 		if batch, suspected := l.take(); len(batch) > 0 || suspected {
 			var err error
-			c.looking(l, func() { err = work(batch, suspected) })
+			l.looking(func() { err = work(batch, suspected) })
 			if err != nil {
 				return err
 			}
@@ -222,7 +222,7 @@ func (l *link) dedicate(client rueidis.Client) rueidis.DedicatedClient {
 		case conn := <-conns:
 			return conn
 		case <-overdue.C:
-			l.conns.unsubscribed(l, errNoConnection, l.conns.overdue(l))
+			l.unsubscribed(errNoConnection, l.overdue())
 		case <-l.conns.ctx.Done():
 			return nil
 		}
@@ -235,7 +235,7 @@ func (l *link) name(conn rueidis.DedicatedClient) error {
 	if l.conns.grants == "" {
 		return nil
 	}
-	ctx, cancel := l.conns.limited(subscribeTimeout)
+	ctx, cancel := l.limited(subscribeTimeout)
 	defer cancel(nil)
 	result := conn.Do(ctx, conn.B().ClientGetname().Build())
 	if err := result.NonRedisError(); err != nil && !rueidis.IsRedisNil(err) {

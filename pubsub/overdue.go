@@ -19,18 +19,17 @@ var (
 	errUnanswered   = errors.New("no answer yet")
 )
 
-// looking runs f, which waits for the server of a link; nil: for any, to learn which one it is. Until then the waiters of overdue subscriptions
-// look.
-func (c *connections) looking(l *link, f func()) {
-	ctx, end := context.WithCancel(c.ctx)
+// looking runs f, which waits for the server to answer. Until then the waiters of overdue subscriptions look.
+func (l *link) looking(f func()) {
+	ctx, end := context.WithCancel(l.conns.ctx)
 	defer end()
-	c.wg.Go(func() { // ends with ctx
+	l.conns.wg.Go(func() { // ends with ctx
 		overdue := time.NewTicker(maxBackoff)
 		defer overdue.Stop()
 		for {
 			select {
 			case <-overdue.C:
-				c.unsubscribed(l, errUnanswered, c.overdue(l))
+				l.unsubscribed(errUnanswered, l.overdue())
 			case <-ctx.Done():
 				return
 			}
@@ -53,8 +52,9 @@ func (s *subscription) overdue() bool {
 	return !first
 }
 
-// overdue returns the subscriptions of a link that are overdue; nil: those whose node is not known.
-func (c *connections) overdue(l *link) (all []*subscription) {
+// overdue returns the link's subscriptions that are overdue.
+func (l *link) overdue() (all []*subscription) {
+	c := l.conns
 	defer c.lock().Unlock()
 	for _, s := range c.subs {
 		if s.link == l && s.overdue() {
@@ -65,23 +65,20 @@ func (c *connections) overdue(l *link) (all []*subscription) {
 }
 
 // unsubscribed makes the waiters of overdue subscriptions look at their locks, if the server answers. err is why there is no subscription.
-func (c *connections) unsubscribed(l *link, err error, overdue []*subscription) {
-	addr := plainLink
-	if l != nil {
-		addr = l.addr
-	}
-	if len(overdue) == 0 || !says(err) || !c.answers(addr) {
+func (l *link) unsubscribed(err error, overdue []*subscription) {
+	if len(overdue) == 0 || !says(err) || !l.answers() {
 		return
 	}
+	c := l.conns
 	c.mu.Lock()
-	told := c.told[addr]
-	c.told[addr] = true
+	told := c.told[l.addr]
+	c.told[l.addr] = true
 	for _, s := range overdue {
 		s.notify(listener.look)
 	}
 	c.unlock()
 	if !told && c.deaf != nil {
-		c.deaf(addr, err)
+		c.deaf(l.addr, err)
 	}
 }
 
@@ -90,15 +87,15 @@ func says(err error) bool {
 	return !errors.Is(err, errFailover) && !errors.Is(err, errUnknownNode) && !errors.Is(err, errCutOff)
 }
 
-// answers reports whether the server with that address answers on the client's other connection; any, for a plain link.
-func (c *connections) answers(addr string) bool {
-	client := c.rdb
-	if addr != plainLink {
-		if client = client.Nodes()[addr]; client == nil {
+// answers reports whether the server answers on the client's other connection.
+func (l *link) answers() bool {
+	client := l.conns.rdb
+	if l.addr != plainLink {
+		if client = client.Nodes()[l.addr]; client == nil {
 			return false
 		}
 	}
-	ctx, cancel := c.limited(maxBackoff)
+	ctx, cancel := l.limited(maxBackoff)
 	defer cancel(nil)
 	err := client.Do(ctx, client.B().Ping().Build()).Error()
 	return err == nil || strings.HasPrefix(err.Error(), "NOPERM")

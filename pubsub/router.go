@@ -1,6 +1,7 @@
 package pubsub
 
 import (
+	"context"
 	"errors"
 	"net"
 	"strconv"
@@ -37,28 +38,49 @@ func (c *connections) slot(ch Channel) uint16 {
 	return cmd.Slot()
 }
 
-// askRoutes asks the cluster until all wanted channels have a route, the user may not ask, or close ends it.
+// routes are an answer of the cluster.
+type routes struct {
+	addrs map[uint16]string
+	err   error
+}
+
+// askRoutes asks the cluster until nobody waits for a route any more, the user may not ask, or close ends it. Another node is asked beside one
+// that does not answer for a second, which may hang.
 func (c *connections) askRoutes() {
-	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		var addrs map[uint16]string
-		var err error
-		c.looking(nil, func() { addrs, err = c.clusterSlots() })
-		if redisErr, ok := rueidis.IsRedisErr(err); ok && refused(redisErr) {
-			c.noRoutes(err)
+	ctx, end := context.WithCancel(c.ctx)
+	defer end()
+	answers := make(chan routes)
+	for at, backoff := 0, minBackoff; ; at, backoff = at+1, min(2*backoff, maxBackoff) {
+		c.wg.Go(func() { // ends with ctx at the latest; while it dials, as rueidis does
+			addrs, err := c.clusterSlots(ctx, at)
+			select {
+			case answers <- routes{addrs, err}:
+			case <-ctx.Done():
+			}
+		})
+		select {
+		case r := <-answers:
+			if redisErr, ok := rueidis.IsRedisErr(r.err); ok && refused(redisErr) {
+				c.noRoutes(r.err)
+				return
+			}
+			if r.err == nil {
+				c.adopt(r.addrs)
+			}
+		case <-time.After(maxBackoff):
+			if !c.isRouted() {
+				continue
+			}
 			return
-		}
-		if err == nil {
-			c.adopt(addrs)
+		case <-ctx.Done():
+			return
 		}
 		if c.isRouted() {
 			return
 		}
-		if err != nil {
-			c.unsubscribed(nil, err, c.overdue(nil))
-		}
 		select {
 		case <-time.After(backoff):
-		case <-c.ctx.Done():
+		case <-ctx.Done():
 			return
 		}
 	}
@@ -76,14 +98,21 @@ func (c *connections) adopt(addrs map[uint16]string) {
 // isRouted reports whether nobody waits for a route any more. Then nobody asks for one.
 func (c *connections) isRouted() bool {
 	defer c.lock().Unlock()
-	for _, s := range c.subs {
-		if s.wanted() && s.link == nil {
-			return false
-		}
+	if c.unrouted() != nil {
+		return false
 	}
 	c.router.asking = false
-	delete(c.told, plainLink)
 	return true
+}
+
+// unrouted returns a subscription that waits for a route, any one; nil: none does. connections.mu is held.
+func (c *connections) unrouted() *subscription {
+	for _, s := range c.subs {
+		if s.wanted() && s.link == nil {
+			return s
+		}
+	}
+	return nil
 }
 
 // noRoutes refuses the subscriptions that wait for a route.
@@ -98,10 +127,20 @@ func (c *connections) noRoutes(err error) {
 	}
 }
 
-func (c *connections) clusterSlots() (map[uint16]string, error) {
-	ctx, cancel := c.limited(subscribeTimeout)
+// clusterSlots asks any node, and every other time the one that has the slot of somebody who waits, as far as the client knows: if that hangs,
+// its route is of no use.
+func (c *connections) clusterSlots(ctx context.Context, at int) (map[uint16]string, error) {
+	cmd := c.rdb.B().ClusterSlots().Build()
+	if at%2 == 1 {
+		c.mu.Lock()
+		if s := c.unrouted(); s != nil {
+			cmd = cmd.SetSlot(s.channel.Name)
+		}
+		c.mu.Unlock()
+	}
+	ctx, cancel := limitedIn(ctx, subscribeTimeout)
 	defer cancel(nil)
-	ranges, err := c.rdb.Do(ctx, c.rdb.B().ClusterSlots().Build()).ToArray()
+	ranges, err := c.rdb.Do(ctx, cmd).ToArray()
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*su
 	if slices.ContainsFunc(now, ends) {
 		timeout = unsubscribeTimeout
 	}
-	ctx, cancel := c.limited(timeout)
+	ctx, cancel := l.limited(timeout)
 	defer cancel(nil)
 	cmds := make([]rueidis.Completed, len(now))
 	for i, s := range now {
@@ -46,7 +46,7 @@ func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*su
 
 	refusal, err := l.finishAll(now, results)
 	if refusal != nil {
-		c.unsubscribed(l, refusal, c.overdue(l))
+		l.unsubscribed(refusal, l.overdue())
 	}
 	return again || refusal != nil, err
 }
@@ -99,7 +99,7 @@ func (l *link) postpone(conn rueidis.DedicatedClient, batch []*subscription) ([]
 	if !slices.ContainsFunc(batch, ends) {
 		return batch, nil
 	}
-	ctx, cancel := l.conns.limited(subscribeTimeout)
+	ctx, cancel := l.limited(subscribeTimeout)
 	defer cancel(nil)
 	result := conn.Do(ctx, conn.B().Ping().Build())
 	if err := result.NonRedisError(); err != nil {
@@ -123,8 +123,13 @@ var errSilent = errors.New("the server does not answer")
 
 // limited returns a context for commands that ends after d. It has no deadline: rueidis would wait for their answers
 // until then, even if ctx was cancelled, on a connection that only one call at a time has used (pipe.Do in v1.0.79).
-func (c *connections) limited(d time.Duration) (context.Context, context.CancelCauseFunc) {
-	ctx, cancel := context.WithCancelCause(c.ctx)
+func (l *link) limited(d time.Duration) (context.Context, context.CancelCauseFunc) {
+	return limitedIn(l.conns.ctx, d)
+}
+
+// limitedIn is limited within ctx.
+func limitedIn(ctx context.Context, d time.Duration) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(d, func() { cancel(errSilent) })
 	return ctx, func(cause error) {
 		timer.Stop()
