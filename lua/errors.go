@@ -35,6 +35,9 @@ func failed(script string, err error, beside ...string) error {
 	return fmt.Errorf("%s script: %w", script, known(err, beside))
 }
 
+// OfKey turns the error of a command on the lock's key alone into one with a sentinel, as those of scripts are.
+func OfKey(err error) error { return known(err, nil) }
+
 // known turns server errors that have a sentinel into a knownError.
 func known(err error, beside []string) error {
 	var said *rueidis.RedisError

@@ -44,7 +44,7 @@ func Export(ctx context.Context, options ...ExportOption) (string, error) {
 	}
 	m := l.Hold.Tenure.Lock
 	switch {
-	case s.lasts == 0:
+	case !s.given:
 		s.lasts = m.Client.Options.WatchdogTimeout
 	case s.lasts < time.Millisecond:
 		return "", m.Fail(ErrNotExported, fmt.Errorf("the ticket's time is %v, want at least 1ms", s.lasts))
@@ -69,7 +69,10 @@ func notExported(why string) error { return fmt.Errorf("%w: %s", ErrNotExported,
 type ExportOption interface{ applyTo(*exportSettings) }
 
 // exportSettings is zero without options.
-type exportSettings struct{ lasts time.Duration }
+type exportSettings struct {
+	lasts time.Duration
+	given bool
+}
 
 type exportFunc func(*exportSettings)
 
@@ -78,11 +81,7 @@ func (f exportFunc) applyTo(s *exportSettings) { f(s) }
 // WithTicketTime sets the life of a ticket, from the call of [Export], in whole milliseconds. The default is the watchdog time of the Client.
 // For a d below 1 ms Export returns [ErrNotExported].
 func WithTicketTime(d time.Duration) ExportOption {
-	return exportFunc(func(s *exportSettings) {
-		if s.lasts = d; d == 0 {
-			s.lasts = -1 // 0 is what nobody has asked for
-		}
-	})
+	return exportFunc(func(s *exportSettings) { s.lasts, s.given = d, true })
 }
 
 // Adopt turns a ticket of [Export] into a hold of this Client, which needs the same Redis and [Options].Prefix as the exporting one. It does not

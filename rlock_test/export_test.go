@@ -2,6 +2,7 @@ package rlock_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -173,7 +174,7 @@ func TestBadTicketTime(t *testing.T) {
 		for _, d := range []time.Duration{0, -1, time.Millisecond - 1} {
 			_, err := rlock.Export(hold.ctx, rlock.WithTicketTime(d))
 			require.ErrorIs(t, err, rlock.ErrNotExported)
-			require.ErrorContains(t, err, "want at least 1ms")
+			require.ErrorContains(t, err, fmt.Sprintf("the ticket's time is %v, want at least 1ms", d))
 		}
 		answer(rlock.Export(hold.ctx, nil)).fails(t, rlock.ErrNotExported)
 		require.NoError(t, hold.ctx.Err())

@@ -178,6 +178,10 @@ func TestWrongType(t *testing.T) {
 		require.ErrorContains(t, err, "WRONGTYPE")
 		var said *rueidis.RedisError
 		require.ErrorAs(t, err, &said, "the server's error can be found")
+		const foreign = `: not a lock: the key holds another type than a hash (WRONGTYPE); give the lock a name that no other data uses`
+		_, err = m.Ask(ctx)
+		require.EqualError(t, err, `rlock: "`+b.name+`"`+foreign)
+		require.ErrorAs(t, err, &said)
 		answer(b.do(t, "GET", b.name).ToString()).is(t, "precious")
 		b.do(t, "DEL", b.name)
 
@@ -185,7 +189,7 @@ func TestWrongType(t *testing.T) {
 		a := locked(t, m)
 		b.do(t, "SET", b.name, "precious")
 		_, err = m.HoldCount(a.ctx)
-		require.ErrorContains(t, err, "WRONGTYPE")
+		require.EqualError(t, err, `rlock: "`+b.name+`"`+foreign)
 		require.ErrorContains(t, a.unlock(), "WRONGTYPE")
 		require.True(t, b.exists(t, b.name))
 		b.do(t, "DEL", b.name)

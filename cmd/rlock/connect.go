@@ -19,6 +19,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/rlock"
 )
 
 const (
@@ -163,8 +164,21 @@ func (t *target) flags(fs *flag.FlagSet) {
 	fs.StringVar(&t.prefix, "prefix", "", "")
 }
 
+// valid is the error that a Client would have about its options. Nothing is connected: without an address there is always an error, but one
+// about the options comes first.
+func valid(o rlock.Options) error {
+	o.ConnectOnUse = true
+	if _, err := rlock.OpenWith(rueidis.ClientOption{}, o); strings.HasPrefix(err.Error(), "rlock: Options.") {
+		return err
+	}
+	return nil
+}
+
 // options combines the flags and the environment.
 func (t *target) options(p *program) (rueidis.ClientOption, error) {
+	if err := valid(rlock.Options{Prefix: t.prefix}); err != nil {
+		return rueidis.ClientOption{}, err
+	}
 	o, err := options(cmp.Or(t.url, p.getenv(ownURL), p.getenv("REDIS_URL"), p.getenv("REDIS_ADDR"), defaultAddr))
 	if err != nil {
 		return o, err

@@ -58,6 +58,9 @@ func (p *program) doctor(args []string) int {
 	if flags.NArg() > 0 {
 		return p.misuse(errors.New("doctor takes flags only"), "doctor")
 	}
+	if err := valid(rlock.Options{Prefix: t.prefix}); err != nil { // which the programs could not use
+		return p.misuse(err, "doctor")
+	}
 	key := t.prefix + *name
 	t.prefix = ""
 	return p.interruptibly(func(ctx context.Context, _ func()) int {

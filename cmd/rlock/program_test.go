@@ -29,6 +29,7 @@ func TestHelpAndVersion(t *testing.T) {
 		{[]string{"run", "--help"}, 0, usageRun, ""},
 		{[]string{"help", "me"}, 2, "", "rlock: unknown command \"me\" (see: rlock help)\n"},
 		{[]string{"lock"}, 2, "", "rlock: unknown command \"lock\" (see: rlock help)\n"},
+		{[]string{"version", "--help"}, 0, usage, ""},
 		{[]string{"version", "2"}, 2, "", "rlock: version takes no arguments (see: rlock help)\n"},
 	} {
 		require.Equal(t, result{c.code, c.out, c.err}, call(t, "", c.args...), c.args)
@@ -55,6 +56,34 @@ func TestUsages(t *testing.T) {
 			r := call(t, "127.0.0.1:1", c.name, "-"+flag[1], "-h") // -h ends the flags, and shows the help, unless it is taken for a value
 			require.NotContains(t, r.err, "not defined", "%s %s", c.name, flag[1])
 		}
+	}
+}
+
+// What no Client takes as an option is wrong usage, whether Redis answers or not.
+func TestBadClientOptions(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		says string
+		args []string
+	}{
+		{"Options.Prefix", []string{"run", "-prefix", "}", "job", "--", "true"}},
+		{"Options.WatchdogTimeout", []string{"run", "-watchdog", "1ms", "job", "--", "true"}},
+		{"Options.Label", []string{"run", "-label", "two\nlines", "job", "--", "true"}},
+		{"Options.Prefix", []string{"ls", "-prefix", "}"}},
+		{"Options.Prefix", []string{"show", "-prefix", "}", "job"}},
+		{"Options.Prefix", []string{"top", "-prefix", "}"}},
+		{"Options.Prefix", []string{"watch", "-prefix", "}", "job"}},
+		{"Options.Prefix", []string{"record", "-prefix", "}"}},
+		{"Options.Prefix", []string{"ask", "-prefix", "}", "job"}},
+		{"Options.Prefix", []string{"deadlocks", "-prefix", "}"}},
+		{"Options.Prefix", []string{"unlock", "-force", "-yes", "-prefix", "}", "job"}},
+		{"Options.Prefix", []string{"token", "-prefix", "}", "job"}},
+		{"Options.Prefix", []string{"doctor", "-prefix", "}"}},
+	} {
+		r := call(t, "127.0.0.1:1", c.args...)
+		require.Equal(t, exitUsage, r.code, "%s: %s", c.args, r.err)
+		require.Contains(t, r.err, c.says)
+		require.Empty(t, r.out)
 	}
 }
 

@@ -128,6 +128,8 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 		err = errors.New("run needs NAME -- command, with its own flags before the dashes")
 	case e.name == "":
 		err = errors.New("NAME is empty")
+	default:
+		err = valid(rlock.Options{WatchdogTimeout: e.watchdog, Prefix: e.target.prefix, Label: e.label})
 	}
 	if err != nil {
 		return e, p.misuse(err, "run"), false

@@ -26,8 +26,8 @@ until the counter has caught up. Then raise it:
 exit code  0   2 usage   125 Redis failed, or the counter is not a token
 `
 
-// mostToken is the highest number that Lua counts exactly.
-const mostToken = 1<<53 - 1
+// mostToken is what a counter can be raised to: the next Lock still gets a token, up to 2^53-1.
+const mostToken = 1<<53 - 2
 
 // tokenKey returns the key of a lock's fencing counter. It outlives holds and never expires.
 func tokenKey(key string) string { return prefixed("redisson_lock_token", key) }

@@ -37,13 +37,17 @@ func TestToken(t *testing.T) {
 	require.Regexp(t, `(?m)^token        43$`, call(t, s.Addr(), "show", "job").out, "of a free lock, too")
 	most := strconv.FormatInt(mostToken, 10)
 	require.Equal(t, result{0, most + "\n", ""}, token("another", "-at-least", most))
+	last, unlock := lock(t.Context(), t, newLocks(t, rdb).FencedMutex("another"))
+	highest, _ := rlock.FencingToken(last, "another")
+	require.Equal(t, int64(mostToken+1), highest, "it can still be locked")
+	require.NoError(t, unlock())
 	require.Equal(t, "0\n", token("-prefix", "p:", "job").out)
 	require.Equal(t, "5\n", token("-prefix", "p:", "-at-least", "5", "{job}").out)
 	got, err := rdb.Do(t.Context(), rdb.B().Get().Key("redisson_lock_token:p:{job}").Build()).ToString()
 	require.NoError(t, err)
 	require.Equal(t, "5", got)
 
-	for _, least := range []string{"0", "-1", "9007199254740992", "x", ""} {
+	for _, least := range []string{"0", "-1", "9007199254740991", "9007199254740992", "x", ""} {
 		require.Equal(t, exitUsage, token("-at-least", least, "job").code, least)
 	}
 	for name, cmd := range map[string][]string{

@@ -9,7 +9,11 @@ import (
 )
 
 func (p *program) version(args []string) int {
-	if len(args) > 0 {
+	flags := p.flags("version", nil)
+	if code, ok := p.parse(flags, args); !ok {
+		return code
+	}
+	if flags.NArg() > 0 {
 		return p.misuse(errors.New("version takes no arguments"), "")
 	}
 	info, ok := debug.ReadBuildInfo()

@@ -206,7 +206,7 @@ func AskAll(ctx context.Context, m *tenure.Lock) (heard int, err error) {
 		e := Of(m.Client)
 		fields, err := e.fields(ctx, m)
 		if err != nil {
-			return 0, err
+			return 0, lua.OfKey(err)
 		}
 		return e.askEach(fields, e.isAsked)
 	})

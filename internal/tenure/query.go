@@ -81,7 +81,8 @@ func (m *Lock) HoldCount(ctx context.Context) (int, error) {
 	}
 	rdb := m.Client.RDB
 	held, err := Query(ctx, m, func(ctx context.Context) (bool, error) {
-		return rdb.Do(ctx, rdb.B().Hexists().Key(m.Key).Field(l.Hold.Tenure.Field()).Build()).AsBool()
+		held, err := rdb.Do(ctx, rdb.B().Hexists().Key(m.Key).Field(l.Hold.Tenure.Field()).Build()).AsBool()
+		return held, lua.OfKey(err)
 	})
 	if !held {
 		return 0, err
