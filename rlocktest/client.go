@@ -68,7 +68,7 @@ func NewWith(t testing.TB, o rlock.Options) *Client {
 	c := &Client{t: t, options: o, server: s, held: make(map[string]bool), dead: make(map[string]bool), patience: patience}
 	c.bubble = currentBubble()
 	c.options.Trace = c.follow(o.Trace)
-	if c.self, err = c.newProcess(); err != nil {
+	if c.self, err = c.newProcess(c.options); err != nil {
 		s.Close()
 		t.Fatalf("rlocktest: %v", err)
 	}
@@ -80,13 +80,13 @@ func NewWith(t testing.TB, o rlock.Options) *Client {
 	return c
 }
 
-func (c *Client) newProcess() (*process, error) {
+func (c *Client) newProcess(o rlock.Options) (*process, error) {
 	p := new(process)
 	var err error
 	if p.redis, p.way, err = dial(c.server, c.bubble); err != nil {
 		return nil, err
 	}
-	if p.locks, err = rlock.New(p.redis, c.options); err != nil {
+	if p.locks, err = rlock.New(p.redis, o); err != nil {
 		p.close()
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (c *Client) Redis() rueidis.Client { return c.self.redis }
 // reported.
 func (c *Client) Elsewhere() *rlock.Client {
 	c.t.Helper()
-	p, err := c.newProcess()
+	p, err := c.newProcess(c.options)
 	if err != nil {
 		c.t.Fatalf("rlocktest: %v", err)
 	}

@@ -2,12 +2,15 @@ package rlocktest
 
 import (
 	"cmp"
+	"context"
 	"encoding/hex"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-rlock/rlock/rlock"
 )
 
 // settle bounds the calls in progress at the end of a test: a subscription lingers for half a second, and an unanswered release is sent
@@ -20,6 +23,7 @@ const patience = 12 * time.Hour
 // report polls Redis until nothing is left. It is too quick for leases to expire, so a key that goes away was unlocked.
 func (c *Client) report() {
 	c.server.Freeze()
+	c.giveUpKept()
 	left := func() []string { return append(c.holds(), c.waits()...) }
 	all := left()
 	for began := time.Now(); len(all) > 0 && time.Since(began) < settle; all = left() {
@@ -30,6 +34,31 @@ func (c *Client) report() {
 	}
 	for _, text := range c.order.circles() {
 		c.t.Errorf("rlocktest: %s", text)
+	}
+}
+
+// giveUpKept asks for all locks that may be kept with nobody inside ([rlock.WithLinger]). Those in use stay.
+func (c *Client) giveUpKept() {
+	var kept []string
+	for _, key := range c.server.Now().Keys() {
+		if slices.ContainsFunc(c.owners(key), lingers.MatchString) {
+			kept = append(kept, key)
+		}
+	}
+	if len(kept) == 0 {
+		return
+	}
+	p, err := c.newProcess(rlock.Options{}) // without a prefix
+	if err != nil {
+		c.t.Errorf("rlocktest: %v", err)
+		return
+	}
+	defer p.close()
+	defer p.locks.Close()
+	for _, name := range kept {
+		if _, err := p.locks.Ask(context.Background(), name); err != nil {
+			c.t.Errorf("rlocktest: %v", err)
+		}
 	}
 }
 
@@ -53,11 +82,12 @@ func (c *Client) endless() {
 
 // Forms of owners and keys in Redis, see docs/internals/protocol.md.
 var (
-	owner  = regexp.MustCompile(`^[\da-f-]{36}:-?\d+(:write)?$`)
-	nobody = regexp.MustCompile(`^[\da-f-]{36}:00$`) // the placeholder of WithMinHold
-	places = regexp.MustCompile(`^(?:rlock_queue::?|rlock_writers::?|redisson_lock_timeout:)(.*)$`)
-	gate   = regexp.MustCompile(`^rlock_upgrade::?`) // a lock beside a read/write lock
-	slots  = regexp.MustCompile(`^rlock_sem_slots::?(.*)$`)
+	owner   = regexp.MustCompile(`^[\da-f-]{36}:-?\d+(:write)?$`)
+	nobody  = regexp.MustCompile(`^[\da-f-]{36}:00$`)            // the placeholder of WithMinHold
+	lingers = regexp.MustCompile(`^[\da-f-]{36}:1[2367]\d{18}$`) // may have nobody inside, and says so
+	places  = regexp.MustCompile(`^(?:rlock_queue::?|rlock_writers::?|redisson_lock_timeout:)(.*)$`)
+	gate    = regexp.MustCompile(`^rlock_upgrade::?`) // a lock beside a read/write lock
+	slots   = regexp.MustCompile(`^rlock_sem_slots::?(.*)$`)
 	// Each waiting process has its own channel beside the lock's.
 	channel = regexp.MustCompile(`^(?:redisson_lock__channel:|redisson_rwlock:|redisson_sc:|redisson_countdownlatch__channel__)(.*):([\da-f-]{36})$`)
 )

@@ -222,3 +222,34 @@ func TestNamesInReports(t *testing.T) {
 		}
 	}
 }
+
+// A lock that a Client keeps with nobody inside is given up, and not reported, whichever Client keeps it. Somebody inside is.
+func TestReportOfKeptLocks(t *testing.T) {
+	for _, o := range []rlock.Options{{}, {Prefix: "{shop}:"}} {
+		synctest.Test(t, func(t *testing.T) {
+			r := &recorder{TB: t}
+			locks := NewWith(r, o)
+			own, err := rlock.New(locks.Redis(), rlock.Options{})
+			require.NoError(t, err)
+			defer own.Close()
+			inside := func(c *rlock.Client, name string) *rlock.Mutex {
+				m := c.Mutex(name, rlock.WithLinger(time.Hour))
+				for range 2 { // from the second on it is kept
+					require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil }))
+					time.Sleep(time.Second)
+				}
+				require.Equal(t, 1, c.Stats().Idle)
+				return m
+			}
+			inside(locks.Elsewhere(), "y")
+			inside(own, "z")
+			_, _, err = inside(locks.Client, "x").Lock(t.Context())
+			require.NoError(t, err)
+			locks.FailRedis()
+			said := strings.Join(r.end(), "\n")
+			require.Contains(t, said, `at the end of the test "x" is still held by `)
+			require.NotContains(t, said, `"y"`)
+			require.NotContains(t, said, `"z"`)
+		})
+	}
+}
