@@ -26,7 +26,8 @@ import (
 //   - readers, if nobody writes,
 //   - opposite orders under a common outer lock, which keeps them apart.
 //
-// It covers the Locks of this Client and its [Client.Elsewhere]. It does not cover semaphores, or an rlock.Client made by the test.
+// It covers the Locks of this Client and its [Client.Elsewhere]. It does not cover semaphores, [rlock.Acquire], which waits
+// outside of its caller's section, or an rlock.Client made by the test.
 func (c *Client) LockOrder(group func(name string) string) {
 	if group == nil {
 		group = func(name string) string { return name }

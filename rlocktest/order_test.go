@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -196,5 +197,33 @@ func TestLockOrderUnasked(t *testing.T) {
 		nest(t.Context(), t, c.Mutex("b"), c.Mutex("a"))
 		require.Empty(t, r.end())
 		require.Equal(t, 4, acquired)
+	})
+}
+
+// An Acquire waits outside of its caller's section, so it is under nothing. docs/features.md says so of Options.Deadlock.
+func TestAcquireIsUnderNoLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{TB: t}
+		locks := NewWith(r, rlock.Options{Deadlock: rlock.Deadlock{After: time.Second, Action: rlock.DeadlockFail}})
+		locks.LockOrder(nil)
+		ended := make(chan error)
+		both := func(a, b string) {
+			ended <- locks.Mutex(a).Do(t.Context(), func(ctx context.Context) error {
+				time.Sleep(10 * time.Second)
+				hold, err := rlock.TryAcquire(ctx, locks.Mutex(b), time.Minute)
+				if err == nil {
+					err = hold.Unlock()
+				}
+				return err
+			})
+		}
+		go both("a", "b")
+		time.Sleep(5 * time.Second)
+		go both("b", "a")
+		err := <-ended
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NotErrorIs(t, err, rlock.ErrDeadlock)
+		require.NoError(t, <-ended)
+		require.Empty(t, r.end())
 	})
 }
