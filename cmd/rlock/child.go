@@ -65,6 +65,7 @@ func (c *child) follow(k keeping, signals <-chan os.Signal) int {
 		case lost == nil:
 			c.end()
 		case k.sure():
+			c.trust(k.until())
 			c.resume()
 		default:
 			end()

@@ -153,8 +153,12 @@ func (j *job) startGuard(p *program, env []string) error {
 // onBootClock returns a time by bootClock, never 0.
 func onBootClock(t time.Time) time.Duration { return max(bootClock()+time.Until(t), 1) }
 
-// trust tells the guard until when the lock is trusted.
-func (c *child) trust(until time.Time) { _ = c.job.tell.Encode(order{Trusted: onBootClock(until)}) }
+// trust tells the guard until when the lock is trusted; zero: it is lost.
+func (c *child) trust(until time.Time) {
+	if !until.IsZero() {
+		_ = c.job.tell.Encode(order{Trusted: onBootClock(until)})
+	}
+}
 
 // leave takes the foreground back, since a script that called rlock may need it, and ends the guard.
 func (c *child) leave() {
@@ -275,6 +279,7 @@ func (c *child) signal(sig syscall.Signal) { _ = syscall.Kill(-c.group(), sig) }
 
 // end terminates the command, even if it is stopped.
 func (c *child) end() {
+	_ = c.job.tell.Encode(order{Lost: true})
 	c.signal(syscall.SIGTERM)
 	c.signal(syscall.SIGCONT)
 }
@@ -292,6 +297,7 @@ func stopSelf() {
 
 // halt stops the whole group; SIGSTOP cannot be ignored.
 func (c *child) halt() {
+	_ = c.job.tell.Encode(order{Halted: true})
 	c.signal(syscall.SIGSTOP)
 	if !c.job.halted {
 		select {
@@ -305,6 +311,7 @@ func (c *child) halt() {
 
 // resume continues the command, in the foreground if we have it.
 func (c *child) resume() {
+	_ = c.job.tell.Encode(order{Resumed: true})
 	c.job.halted = false
 	c.job.give(c.job.own, c.group())
 	c.signal(syscall.SIGCONT)

@@ -35,6 +35,9 @@ type order struct {
 	WaitGroup bool // the command has ended only when its descendants have
 
 	Trusted time.Duration // if not 0, until when the lock is trusted, by bootClock
+	Lost    bool          // it is lost, and rlock ends the command
+	Halted  bool          // rlock stops, and has stopped the command
+	Resumed bool          // both go on
 	Kill    bool          // kill the command and all that it started
 	Leave   bool          // end, and leave alone what is left
 }
@@ -74,8 +77,10 @@ type guard struct {
 	trusted time.Duration // see order
 	ended   bool          // the command itself
 	alone   bool          // rlock was killed
+	halted  bool          // see order
+	ending  bool          // the lock is lost, and rlock ends the command, or the guard, if rlock is stopped
 	killing bool
-	killAt  time.Duration   // if alone, by bootClock
+	killAt  time.Duration   // if alone or ending, by bootClock
 	changes chan childState // closed when no children are left; then nil
 }
 
@@ -209,9 +214,12 @@ const (
 	lastPause  = time.Second
 )
 
+// lateTime is how long rlock may take to end the command after the end of the lease, before it counts as stopped.
+const lateTime = time.Second
+
 func (g *guard) run(given <-chan order) int {
 	pause, gone := firstPause, false
-	var look <-chan time.Time
+	var look, late <-chan time.Time
 	for {
 		if !gone && g.changes == nil && g.groupGone() {
 			gone = true
@@ -220,8 +228,11 @@ func (g *guard) run(given <-chan order) int {
 		if g.alone && gone {
 			return 0
 		}
-		if look == nil && !gone && (g.alone || g.killing || g.changes == nil) {
+		if look == nil && !gone && (g.alone || g.ending || g.killing || g.changes == nil) {
 			look = time.After(pause)
+		}
+		if late == nil && !gone && g.relies() {
+			late = time.After(max(g.trusted+lateTime-bootClock(), 0))
 		}
 		select {
 		case c, ok := <-g.changes:
@@ -251,11 +262,20 @@ func (g *guard) run(given <-chan order) int {
 				g.killing = true
 			case o.Trusted != 0:
 				g.trusted = o.Trusted
+			case o.Lost && !g.ending:
+				g.ending, g.killAt = true, bootClock()+g.first.KillAfter+lateTime // if rlock does not
+			case o.Halted, o.Resumed:
+				g.halted = o.Halted
 			}
 		case <-look:
 			look = nil
+		case <-late:
+			late = nil
+			if g.relies() && bootClock() >= g.trusted+lateTime {
+				g.stepIn()
+			}
 		}
-		if g.alone && (g.ended && !g.first.WaitGroup || bootClock() >= g.killAt) {
+		if (g.alone || g.ending) && (g.ended && !g.first.WaitGroup || bootClock() >= g.killAt) {
 			g.killing = true
 		}
 		if g.killing && !gone {
@@ -298,6 +318,18 @@ func (g *guard) takeOver() {
 	if left <= 0 {
 		return // SIGCONT would let a stopped command work on
 	}
+	g.signal(syscall.SIGTERM)
+	g.signal(syscall.SIGCONT)
+}
+
+// relies reports whether rlock has to end the command when the lease does.
+func (g *guard) relies() bool {
+	return !g.alone && !g.ending && !g.halted && (!g.ended || g.first.WaitGroup)
+}
+
+// stepIn ends the command in place of an rlock that is stopped.
+func (g *guard) stepIn() {
+	g.ending, g.killAt = true, bootClock()+g.first.KillAfter
 	g.signal(syscall.SIGTERM)
 	g.signal(syscall.SIGCONT)
 }

@@ -59,6 +59,56 @@ func TestRunKilled(t *testing.T) {
 	}
 }
 
+// TestRunStopped: if rlock alone is stopped past its lease, the command ends nevertheless, and all that it has started.
+func TestRunStopped(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	t.Run("gentle", func(t *testing.T) {
+		t.Parallel()
+		r := start(t, nil, "run", "-addr", s.Addr(), "-watchdog", quick, "gentle", "--", "sh", "-c", untilSignal)
+		r.saw("inside")
+		r.signal(syscall.SIGSTOP)
+		r.saw("ended by TERM")
+		r.signal(syscall.SIGCONT)
+		require.Equal(t, exitLost, r.rest().code)
+	})
+	t.Run("stubborn", func(t *testing.T) {
+		t.Parallel()
+		r := start(t, nil, "run", "-addr", s.Addr(), "-watchdog", quick, "-kill-after", "10ms", "stubborn", "--",
+			"sh", "-c", `trap "" TERM; setsid sh -c 'echo $$; while :; do sleep 0.05; done' & while :; do sleep 0.05; done`)
+		pid, err := strconv.Atoi(r.saw(""))
+		require.NoError(t, err)
+		r.signal(syscall.SIGSTOP)
+		redistest.Eventually(t, patience, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, "all of it has ended")
+		r.signal(syscall.SIGCONT)
+		require.Equal(t, exitLost, r.rest().code)
+	})
+	t.Run("after the loss", func(t *testing.T) {
+		t.Parallel()
+		r := start(t, nil, "run", "-addr", s.Addr(), "-watchdog", quick, "-kill-after", "1s", "after", "--",
+			"sh", "-c", `trap "" TERM; echo $$; while :; do sleep 0.05; done`)
+		pid, err := strconv.Atoi(r.saw(""))
+		require.NoError(t, err)
+		rdb := s.Client(t)
+		require.NoError(t, rdb.Do(t.Context(), rdb.B().Del().Key("after").Build()).Error())
+		redistest.Eventually(t, patience, func() bool { return strings.Contains(r.err.String(), "stopping the command") }, "it is told")
+		r.signal(syscall.SIGSTOP)
+		redistest.Eventually(t, patience, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, "it has ended")
+		r.signal(syscall.SIGCONT)
+		require.Equal(t, exitLost, r.rest().code)
+	})
+	t.Run("within the lease", func(t *testing.T) {
+		t.Parallel()
+		r := start(t, nil, "run", "-addr", s.Addr(), "within", "--", "sh", "-c", untilSignal)
+		r.saw("inside")
+		r.signal(syscall.SIGSTOP)
+		r.signal(syscall.SIGTERM)
+		r.signal(syscall.SIGCONT)
+		got := r.rest()
+		require.Equal(t, result{11, "ended by TERM", ""}, result{got.code, got.out, ""})
+	})
+}
+
 // TestRunLostLeavesNothing: after a loss, descendants end that have left the command's group.
 func TestRunLostLeavesNothing(t *testing.T) {
 	t.Parallel()

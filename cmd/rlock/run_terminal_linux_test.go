@@ -104,7 +104,9 @@ func TestRunStoppedAndKilled(t *testing.T) {
 	s.press("\x1a")
 	s.saw("Stopped")
 	ticks := s.ticks()
-	lock(t.Context(), t, newLocks(t, rdb).Mutex("job")) // when the lease has ended
+	lock(t.Context(), t, newLocks(t, rdb).Mutex("job", rlock.WithLease(2*lateTime))) // when the lease has ended
+	lock(t.Context(), t, newLocks(t, rdb).Mutex("job"))                              // after that time
+	require.True(t, works(), "the guard leaves alone what rlock has stopped")
 	s.types("kill -9 %%1")
 	redistest.Eventually(t, patience, func() bool { return !works() }, "all of it has ended")
 	require.Equal(t, ticks, s.ticks(), "it has worked beside the next owner")
