@@ -23,8 +23,8 @@ type QuorumMutex struct {
 // lock. So it survives the death of the others and the loss of all their data: Redlock. docs/locks.md has its limits.
 //
 // Each member is a plain [Client.Mutex] of a Client of its own. The servers share no replication and no cluster. The methods report other kinds,
-// two members of one Client or server, and members with a different [WithLease] or [WithWatchdog]. [Options].UnlockTimeout, Logger and Trace are
-// those of the first one's Client.
+// two members of one Client, and members with a different [WithLease] or [WithWatchdog]; Lock reports two of one server if that costs the majority.
+// [Options].UnlockTimeout, Logger and Trace are those of the first one's Client.
 //
 // A hold is trusted until (time the call was sent) + lease - drift on a majority of the servers; the drift is 1 % of the lease and 2 ms. Without
 // a majority that answers, Lock fails with [ErrUnreachable] after three seconds. There is no fencing token and no order among processes.

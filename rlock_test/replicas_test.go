@@ -2,6 +2,8 @@ package rlock_test
 
 import (
 	"context"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -121,4 +123,53 @@ func TestLongReplicaTimeout(t *testing.T) {
 		require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t, b.name))
 		require.NoError(t, got.unlock())
 	})
+}
+
+// I3, G5: a share of a Quorum that too few replicas have counts as missing. It is asked for again, and released once, at the end: a release in
+// between may arrive late, and end the share that was confirmed meanwhile. Without a majority that is confirmed, nothing is left.
+func TestQuorumWithReplicas(t *testing.T) {
+	redistest.Parallel(t) // without WAIT in memory
+	e := &quorumServers{name: redistest.Name(t)}
+	var replicas []*redistest.Server
+	for range 3 {
+		s, replica := redistest.StartPair(t)
+		e.servers, replicas = append(e.servers, s), append(replicas, replica)
+		e.proxies = append(e.proxies, redistest.StartProxy(t, s.Addr()))
+		e.watch = append(e.watch, s.Client(t))
+	}
+	v := e.process(t, rlock.Options{Replicas: 1, ReplicaTimeout: time.Second})
+	v.awaitReplicas(t)
+	e.awaitVotes(t, 0)
+	var acquires, releases atomic.Int32
+	e.proxies[2].OnRequest(func(cmd []string) redistest.Action {
+		switch says := strings.Join(cmd, " "); {
+		case !strings.HasPrefix(says, "EVAL"):
+		case strings.Contains(says, "redisson_lock__channel"):
+			releases.Add(1)
+		default:
+			acquires.Add(1)
+		}
+		return redistest.Pass
+	})
+	replicas[2].Pause()
+	ctx, unlock := enter(t, t.Context(), v)
+	redistest.Eventually(t, time.Minute, func() bool { return acquires.Load() > 1 }, "the share is asked for again")
+	require.Zero(t, releases.Load())
+	require.NoError(t, ctx.Err())
+	require.NoError(t, unlock())
+	e.awaitVotes(t, 0)
+	require.EqualValues(t, 1, releases.Load())
+
+	replicas[1].Pause()
+	_, _, err := v.Lock(t.Context())
+	require.ErrorIs(t, err, rlock.ErrNotReplicated)
+	e.awaitVotes(t, 0)
+	replicas[1].Resume()
+	replicas[2].Resume()
+}
+
+// awaitReplicas waits until replicas confirm a Lock.
+func (v quorumProcess) awaitReplicas(t testing.TB) {
+	t.Helper()
+	redistest.Eventually(t, time.Minute, func() bool { return v.Do(t.Context(), nothing) == nil }, "the replicas confirm")
 }

@@ -22,7 +22,7 @@ func (v *votes) Release(last *tenure.Level, over time.Time) error {
 // release gives shares back concurrently. counted: Close already waits for these calls.
 func release(rest []*share, counted bool) {
 	for _, s := range rest {
-		if !s.held {
+		if !s.held && !s.thin {
 			s.tenure.SweepIfUnresolved()
 			s.isBack(tenure.ReleaseResult{})
 			continue
@@ -57,7 +57,7 @@ func (s *share) isBack(r tenure.ReleaseResult) {
 	s.back, s.failed = true, r.Err
 	// A share that was missing and granted late proves nothing about the time before; one given back early proves nothing about the time
 	// since.
-	s.found = r.Held && r.Err == nil && (s.held || !s.missed) && v.over
+	s.found = r.Held && r.Err == nil && !s.thin && (s.held || !s.missed) && v.over
 	held, most, underWay, failed := v.provenShares(), v.of.majority(), 0, 0
 	for _, o := range v.shares {
 		switch {

@@ -18,6 +18,7 @@ type share struct {
 
 	asked   bool          // a call is under way
 	held    bool          // as far as known
+	thin    bool          // granted, but too few replicas have it: it counts as missing
 	since   time.Time     // since when it is known to be held without a break
 	left    bool          // a call for it outlives the Client, and gives it back
 	missed  bool          // found missing after the votes went live, or asked for again
@@ -58,16 +59,21 @@ func (s *share) call() (a tenure.AcquireResult, left bool, err error) {
 }
 
 // late handles an answer after the end of the votes.
-func (s *share) late(a tenure.AcquireResult, err error) { s.giveBack(a.Status == lua.Acquired, err) }
+func (s *share) late(a tenure.AcquireResult, err error) {
+	s.of.mu.Lock()
+	s.thin = s.thin || a.Unconfirmed != nil
+	s.of.mu.Unlock()
+	s.giveBack(s.thin || a.Status == lua.Acquired, err)
+}
 
 // answered records an answer. It reports true if a share was granted while the round is undecided: the call then stays counted until
-// the decision, so that Close waits for a possible give-back.
+// the decision, so that Close waits for a possible give-back. A share that is to be asked for again is not given back meanwhile, since a
+// release may be late (I3).
 func (s *share) answered(a tenure.AcquireResult, left bool, err error) (undecided bool) {
 	v, m := s.of, s.tenure.Lock
-	granted := err == nil && !left && a.Status == lua.Acquired
+	granted, thin := err == nil && !left && a.Status == lua.Acquired, false
 	if granted && a.Unconfirmed != nil {
-		s.tenure.GiveBack()
-		a, granted, err = tenure.AcquireResult{}, false, fmt.Errorf("%w: %w", v.of.errors().NotReplicated, a.Unconfirmed)
+		granted, thin, err = false, true, fmt.Errorf("%w: %w", v.of.errors().NotReplicated, a.Unconfirmed)
 	} else if err == nil && !granted && a.Status == 0 {
 		err = calls.ErrNoAnswer
 	}
@@ -77,8 +83,10 @@ func (s *share) answered(a tenure.AcquireResult, left bool, err error) (undecide
 	over, live := v.over, v.live
 	switch {
 	case over:
+	case thin:
+		s.thin = true
 	case granted:
-		s.held, s.since, s.until = true, s.at, a.Sent.Add(m.TTL)
+		s.held, s.thin, s.since, s.until = true, false, s.at, a.Sent.Add(m.TTL)
 		if live && a.Sent.Before(v.began) && s.at.Sub(v.began) < majorityTieWindow {
 			s.since = v.began
 		}
@@ -87,7 +95,7 @@ func (s *share) answered(a tenure.AcquireResult, left bool, err error) (undecide
 			v.lookAtOthers(s)
 		}
 	case err == nil:
-		s.refusal = a.AcquireReply
+		s.refusal, s.thin = a.AcquireReply, false
 		// The server is up: a competing Lock has the share briefly, and not every try may collide with one.
 		v.pause = min(v.pause, refusedHeal)
 	}
@@ -103,7 +111,7 @@ func (s *share) answered(a tenure.AcquireResult, left bool, err error) (undecide
 		default:
 		}
 	}
-	return granted && !over && !live
+	return (granted || thin) && !over && !live
 }
 
 // keep hands a share of live votes to the renewer. mu is held.

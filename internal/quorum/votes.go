@@ -17,6 +17,7 @@ import (
 //
 //	share    event                              next
 //	asked    granted                            held: renewed once the votes are live
+//	         granted, but not confirmed         missing; it stays on the server until it is asked for again, or the votes are over
 //	         refused, failed                    missing
 //	held     a renewal finds it gone, or its
 //	         lease ends                         the same
@@ -172,6 +173,8 @@ func (v *votes) open(who tenure.Caller, waited bool) (*tenure.Level, error) {
 	for _, s := range v.shares {
 		if s.held {
 			s.keep()
+		}
+		if s.held || s.thin {
 			s.tenure.Lock.Client.Calls.Ended() // see answered
 		}
 	}
