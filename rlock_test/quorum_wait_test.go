@@ -301,6 +301,24 @@ func TestQuorumUnlockBesideTheDead(t *testing.T) {
 	}
 }
 
+// A closed Client whose lease is over delays no unlock, though its server is silent when it is asked a last time.
+func TestQuorumUnlockBesideAClosedClient(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		e := newQuorumServers(t, 3)
+		v := e.process(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+		_, unlock := enter(t, t.Context(), v)
+		e.awaitVotes(t, 3)
+		v.clients[0].Close()
+		e.awaitVotes(t, 2)
+		e.proxies[0].BlackHole(true)
+		began := time.Now()
+		require.NoError(t, unlock())
+		requireTook(t, 0, began, time.Now())
+		e.proxies[0].BlackHole(false)
+		e.awaitVotes(t, 0)
+	})
+}
+
 // An unlock without answers ends with the lease, if that is earlier than its time limit, and reports the loss.
 func TestQuorumUnlockOutlivesItsLease(t *testing.T) {
 	const lease = time.Second

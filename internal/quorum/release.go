@@ -22,12 +22,15 @@ func (v *votes) Release(last *tenure.Level, over time.Time) error {
 // release gives shares back concurrently. counted: Close already waits for these calls.
 func release(rest []*share, counted bool) {
 	for _, s := range rest {
+		c := s.tenure.Lock.Client
 		if !s.held && !s.thin {
-			s.tenure.SweepIfUnresolved()
-			s.isBack(tenure.ReleaseResult{})
+			if s.isBack(tenure.ReleaseResult{}); c.Calls.IsClosed() {
+				go s.tenure.SweepIfUnresolved() // one last try, which ends with its time-out
+			} else {
+				s.tenure.SweepIfUnresolved()
+			}
 			continue
 		}
-		c := s.tenure.Lock.Client
 		counted := counted || c.Calls.Start() // an unlock works after Close, too
 		go func() {                           // ends when the server has answered, or after its retries; Close waits for it
 			if counted {
