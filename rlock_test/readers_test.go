@@ -255,6 +255,39 @@ func TestReadersReenter(t *testing.T) {
 	})
 }
 
+// In Redis each level of a reader has a key, which scripts walk past, also those of a writer that asks. So the count there has a bound, and
+// the levels beyond are known here alone.
+func TestReadersReenterOften(t *testing.T) {
+	virtual(t, func(t *testing.T, b fixture) {
+		const levels, most = 1000, 100
+		rw := b.RWMutex(b.name)
+		first := locked(t, rw.Read())
+		owner := rlock.Owner(first.ctx)
+		var all []lockResult
+		for range levels {
+			all = append(all, locked(t, under{first.ctx, rw.Read()}))
+		}
+		keys := func() int64 { return answer(b.do(t, "DBSIZE").AsInt64()).ok(t) }
+		b.awaitCount(t, owner, most)
+		require.EqualValues(t, most+1, keys())
+		all = append(all, locked(t, under{first.ctx, b.RWMutex(b.name, rlock.WithLease(time.Hour)).Read()}))
+		require.Equal(t, map[string]int64{owner: most}, b.owners(t))
+		require.Greater(t, b.pttl(t, b.name), time.Hour-time.Minute)
+		answer(rw.Read().HoldCount(first.ctx)).is(t, levels+2)
+		for _, inner := range all[most/2:] {
+			require.NoError(t, inner.unlock())
+		}
+		b.awaitCount(t, owner, most/2+1)
+		require.EqualValues(t, most/2+2, keys())
+		for _, inner := range all[:most/2] {
+			require.NoError(t, inner.unlock())
+		}
+		require.NoError(t, first.ctx.Err())
+		require.NoError(t, first.unlock())
+		require.Zero(t, keys())
+	})
+}
+
 func (b fixture) awaitCount(t testing.TB, owner string, n int64) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool { return b.owners(t)[owner] == n }, "the count is "+strconv.FormatInt(n, 10))

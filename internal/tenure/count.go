@@ -144,8 +144,8 @@ func (t *Tenure) holds(yield func(*Hold) bool) {
 	}
 }
 
-// open reports whether levels are open, and returns the count Redis should have: the levels of the deepest hold. On its way from one hold
-// to the next the tenure has no level, but keeps a count of one. mu is held.
+// open reports whether levels are open, and returns the count Redis should have: the levels of the deepest hold, up to a bound (counted). On
+// its way from one hold to the next the tenure has no level, but keeps a count of one. mu is held.
 func (t *Tenure) open() (levels bool, count int32) {
 	o := t.several()
 	switch {
@@ -154,7 +154,19 @@ func (t *Tenure) open() (levels bool, count int32) {
 	case o == nil:
 		return t.hold.levels != nil, t.hold.count
 	}
-	return o.count > 0, o.most()
+	return o.count > 0, t.counted(o.most())
+}
+
+// mostReads bounds the count of a reader in Redis: each of its levels has a key there, which scripts walk past, also those of a writer that
+// asks. So a section that thousands of goroutines re-enter does not keep Redis from other work.
+const mostReads = 100
+
+// counted returns what Redis is told of a count.
+func (t *Tenure) counted(n int32) int32 {
+	if t.Lock.Kind.Side == lua.Reader {
+		return min(n, mostReads)
+	}
+	return n
 }
 
 // isEmpty reports whether its last level is closed and none is about to open. mu is held.

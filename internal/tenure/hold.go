@@ -329,7 +329,7 @@ func (h *Hold) NextCount() int32 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, count := t.open()
-	return max(count, h.count+1)
+	return t.counted(max(count, h.count+1))
 }
 
 // IsOver reports whether the hold is over, and why it was lost, if it was.
