@@ -454,3 +454,45 @@ func TestLingerTakesTurns(t *testing.T) {
 		require.Greater(t, min(inside[0], inside[1])*4, max(inside[0], inside[1]), "%v", inside)
 	})
 }
+
+// G4: those whose ears are at a node that hangs, however many are asked there, delay no request for a lock that another process keeps.
+func TestLingerBesideEarsThatHang(t *testing.T) {
+	redistest.Parallel(t)
+	cluster := redistest.StartCluster(t, 3, 0)
+	hung := cluster.Nodes()[0]
+	proxy := redistest.StartProxy(t, hung.Addr())
+	isAt := func(key string) bool { return cluster.Owner(t, cluster.Slot(t, key)) == hung }
+	holders := make(map[bool]*rlock.Client) // by whether the ear is there
+	for len(holders) < 2 {
+		c := newClient(t, cluster.Client(t))
+		holders[isAt(ear(c))] = c
+	}
+	waiter := newClient(t, cluster.Client(t, redistest.Via(proxy)))
+	var names []string
+	for i := 0; len(names) < 101; i++ {
+		if name := fmt.Sprint(redistest.Name(t), i); !isAt(name) {
+			names = append(names, name)
+			lockAndUnlock(t, waiter.Mutex(name)) // it knows the scripts, and all nodes
+		}
+	}
+	one, many := names[0], names[1:]
+	for _, name := range many {
+		keep(t, holders[true], holders[true].Mutex(name, rlock.WithLinger(long)))
+	}
+	lockAndUnlock(t, waiter.Mutex(one))
+	keep(t, holders[false], holders[false].Mutex(one, rlock.WithLinger(long)))
+	proxy.BlackHole(true)
+	waits := make([]pendingLock, len(many))
+	for i, name := range many {
+		waits[i] = lockAsync(t, waiter.Mutex(name))
+	}
+	redistest.Eventually(t, testTimeout, func() bool { return waiter.Stats().Waiting == len(many) }, "they wait")
+	began := time.Now()
+	got := lockAsync(t, waiter.Mutex(one)).gets(t, testTimeout)
+	require.Less(t, redistest.Ran(t, began, got.at), 3*time.Second)
+	require.NoError(t, got.unlock())
+	proxy.BlackHole(false)
+	for _, w := range waits {
+		w.getAndUnlock(t, testTimeout)
+	}
+}

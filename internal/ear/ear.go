@@ -68,7 +68,6 @@ func New(c *tenure.Client, label string) *Ear {
 	e := &Ear{Client: c}
 	e.label.text = label
 	e.askables.due = make(chan struct{}, 1)
-	e.askings.underWay = make(chan struct{}, mostAsking)
 	e.kept.timer = time.AfterFunc(time.Hour, func() { e.releaseDue(time.Now()) })
 	e.kept.timer.Stop()
 	e.Hear(Listener{Kind: saidAsked, Heard: e.heardAsked, Live: e.lives, Deaf: e.keepsNone})

@@ -28,7 +28,7 @@ const (
 const (
 	// askAgain is the time within which an owner is not asked again.
 	askAgain = 3 * time.Second
-	// mostAsking bounds the messages in flight; further ones wait.
+	// mostAsking bounds the messages in flight, on a cluster to the ears of each slot: its node may hang. Further ones wait.
 	mostAsking = 64
 	// mostReaders bounds how many of the readers of a lock are asked for it.
 	mostReaders = 1000
@@ -36,12 +36,12 @@ const (
 
 // askings records which owners this process has asked.
 type askings struct {
-	refused  atomic.Bool   // the user may not
-	underWay chan struct{} // of mostAsking
+	refused atomic.Bool // the user may not
 
-	mu      sync.Mutex      // guards the following; no other lock is taken under it
-	asked   recentKeys      // owners that are not asked again
-	sending map[string]bool // owners with a message under way; true: they caused another refusal since
+	mu       sync.Mutex               // guards the following; no other lock is taken under it
+	asked    recentKeys               // owners that are not asked again
+	sending  map[string]bool          // owners with a message under way; true: they caused another refusal since
+	underWay map[uint16]chan struct{} // by the slot of the ear; of mostAsking
 }
 
 // AskHolder asks an owner that blocks a Lock, if it can be asked, and looks up its label, if it has one. It returns at once.
@@ -79,9 +79,10 @@ func (e *Ear) ask(ctx context.Context, m *tenure.Lock, holder, what string) {
 
 // askInTurn is askAll when there is room for its messages, repeated after transient errors.
 func (e *Ear) askInTurn(ctx context.Context, m *tenure.Lock, holder, what, id string, tag uint64) (heard int, err error) {
+	underWay := e.askings.underWayTo(e.SlotOf(e.Channel(id).Name))
 	select {
-	case e.askings.underWay <- struct{}{}:
-		defer func() { <-e.askings.underWay }()
+	case underWay <- struct{}{}:
+		defer func() { <-underWay }()
 	case <-e.Calls.Done():
 		return 0, context.Canceled
 	}
@@ -90,6 +91,19 @@ func (e *Ear) askInTurn(ctx context.Context, m *tenure.Lock, holder, what, id st
 			return heard, err
 		}
 	}
+}
+
+// underWayTo has a token for each message in flight to the ears of that slot.
+func (a *askings) underWayTo(slot uint16) chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.underWay[slot] == nil {
+		if a.underWay == nil {
+			a.underWay = make(map[uint16]chan struct{})
+		}
+		a.underWay[slot] = make(chan struct{}, mostAsking)
+	}
+	return a.underWay[slot]
 }
 
 // isAskable reports whether an owner with that mark can be asked.

@@ -63,6 +63,14 @@ func (m *Lock) Slot() uint16 {
 	return m.slot
 }
 
+// SlotOf returns the slot of a key or channel; 0 without a cluster.
+func (c *Client) SlotOf(key string) uint16 {
+	if !c.Cluster.IsOne() {
+		return 0
+	}
+	return c.slot(key)
+}
+
 // slot is for the builder of a cluster client, and of others, which add a mark.
 func (c *Client) slot(key string) uint16 {
 	const slots = 1 << 14
