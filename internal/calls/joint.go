@@ -12,12 +12,12 @@ import (
 const (
 	maxSends = 8                // bounds the calls under way beside which others are still sent at once
 	maxJoint = 32               // bounds the commands of one call, and so for how long the first waits for the last
-	patience = time.Millisecond // bounds how long a command waits for the answers to others
+	patience = time.Millisecond // after so long without an answer the next call is sent all the same
 )
 
 // joint sends commands together. Up to maxSends calls are sent at once. Beside these a command waits until one is answered, and goes with all
-// others that wait by then: so a crowd needs a fraction of the switches, and of the system calls on both sides. No command waits for a
-// connection that is silent, or far away: after patience the first is sent anyway.
+// others that wait by then: so a crowd needs a fraction of the switches, and of the system calls on both sides. No crowd waits for a
+// connection that is silent, or far away: each patience without an answer one more call is sent.
 //
 // This is for one server, and commands under a [Context], whose caller has left or waits elsewhere. The nodes of a cluster do not wait for each
 // other.

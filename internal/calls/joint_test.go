@@ -95,7 +95,7 @@ func TestCrowdIsSentTogether(t *testing.T) {
 	})
 }
 
-// No command waits for longer than a moment for the answers to others, which may be lost.
+// A few commands wait for no longer than a moment for the answers to others, which may be lost. Of a crowd a batch goes in each moment.
 func TestNoCommandWaitsForSilence(t *testing.T) {
 	build := redistest.Start(t).Client(t).B()
 	bubble.Test(t, func(t *testing.T) {
@@ -113,6 +113,14 @@ func TestNoCommandWaitsForSilence(t *testing.T) {
 			synctest.Wait()
 			require.Equal(t, []int{2}, rdb.sizes()[before:])
 			require.Equal(t, patience, time.Since(began))
+		}
+		go crowd(t, c, j, build, 2*maxJoint+1)
+		for _, size := range []int{maxJoint, maxJoint, 1} {
+			synctest.Wait()
+			before := len(rdb.sizes())
+			time.Sleep(patience)
+			synctest.Wait()
+			require.Equal(t, []int{size}, rdb.sizes()[before:])
 		}
 		time.Sleep(2 * time.Minute)
 	})

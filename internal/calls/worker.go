@@ -76,7 +76,7 @@ const (
 
 // workers are those without a call. They end when there were enough others for a while, and with Close.
 type workers struct {
-	mu     sync.Mutex // guards the following
+	mu     sync.Mutex // guards the following; that of Calls is taken under it
 	idle   []*Worker
 	spare  int         // how many of them were idle all the time since the last trim
 	trims  *time.Timer // runs trim; nil: none are idle

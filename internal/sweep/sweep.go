@@ -55,7 +55,7 @@ type Sweepers struct {
 	calls *calls.Calls
 	rdb   rueidis.Client
 
-	mu sync.Mutex // guards the following, and the orphans of all
+	mu sync.Mutex // guards the following, and the orphans of all; that of Calls is taken under it
 	of map[uint16]*sweeper
 }
 
