@@ -50,9 +50,11 @@ func (c *connections) askRoutes() {
 	ctx, end := context.WithCancel(c.ctx)
 	defer end()
 	answers := make(chan routes)
-	for at, backoff := 0, minBackoff; ; at, backoff = at+1, min(2*backoff, maxBackoff) {
+	silent := 0 // how many in a row have not answered
+	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
+		cmd := c.slotsOf(silent%2 == 1)
 		c.wg.Go(func() { // ends with ctx at the latest; while it dials, as rueidis does
-			addrs, err := c.clusterSlots(ctx, at)
+			addrs, err := c.clusterSlots(ctx, cmd)
 			select {
 			case answers <- routes{addrs, err}:
 			case <-ctx.Done():
@@ -60,6 +62,7 @@ func (c *connections) askRoutes() {
 		})
 		select {
 		case r := <-answers:
+			silent = 0
 			if redisErr, ok := rueidis.IsRedisErr(r.err); ok && refused(redisErr) {
 				c.noRoutes(r.err)
 				return
@@ -68,10 +71,11 @@ func (c *connections) askRoutes() {
 				c.adopt(r.addrs)
 			}
 		case <-time.After(maxBackoff):
-			if !c.isRouted() {
-				continue
+			if c.isRouted() {
+				return
 			}
-			return
+			silent++
+			continue
 		case <-ctx.Done():
 			return
 		}
@@ -127,17 +131,18 @@ func (c *connections) noRoutes(err error) {
 	}
 }
 
-// clusterSlots asks any node, and every other time the one that has the slot of somebody who waits, as far as the client knows: if that hangs,
+// slotsOf asks any node for all routes, or the one that has the slot of somebody who waits, as far as the client knows: if that does not answer,
 // its route is of no use.
-func (c *connections) clusterSlots(ctx context.Context, at int) (map[uint16]string, error) {
+func (c *connections) slotsOf(owner bool) rueidis.Completed {
 	cmd := c.rdb.B().ClusterSlots().Build()
-	if at%2 == 1 {
-		c.mu.Lock()
-		if s := c.unrouted(); s != nil {
-			cmd = cmd.SetSlot(s.channel.Name)
-		}
-		c.mu.Unlock()
+	defer c.lock().Unlock()
+	if s := c.unrouted(); owner && s != nil {
+		return cmd.SetSlot(s.channel.Name)
 	}
+	return cmd
+}
+
+func (c *connections) clusterSlots(ctx context.Context, cmd rueidis.Completed) (map[uint16]string, error) {
 	ctx, cancel := limitedIn(ctx, subscribeTimeout)
 	defer cancel(nil)
 	ranges, err := c.rdb.Do(ctx, cmd).ToArray()

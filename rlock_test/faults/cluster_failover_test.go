@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -30,21 +31,24 @@ type clusterScene struct {
 	plain  bool
 	hold   granted
 	waiter waiter
-	asks   *asks  // the commands of the waiter's client
+	asks   *asks  // the calls of the waiter's client
 	at     string // where the waiter was subscribed before the fault
 }
 
-// asks is a client that records the outcome of its commands.
+// asks is a client that records the outcome of its calls of scripts. Other commands, such as for the nodes of the slots, go side by side.
 type asks struct {
 	rueidis.Client
 
 	mu      sync.Mutex // guards the following
-	open    int        // commands under way
-	answers int        // commands answered since look
-	err     error      // of the command that returned last
+	open    int        // calls under way
+	answers int        // calls answered since look
+	err     error      // of the call that returned last
 }
 
 func (a *asks) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if !strings.HasPrefix(cmd.Commands()[0], "EVAL") {
+		return a.Client.Do(ctx, cmd)
+	}
 	a.mu.Lock()
 	a.open++
 	a.mu.Unlock()
@@ -64,7 +68,7 @@ func (a *asks) look() {
 	a.answers = 0
 }
 
-// settled reports whether a command has been sent since look and the last one was answered.
+// settled reports whether a call has been sent since look and the last one was answered.
 func (a *asks) settled() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
