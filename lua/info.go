@@ -60,7 +60,7 @@ func Look(ctx context.Context, c rueidis.Client, a InfoArgs) (info Info, err err
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return info, failed("info", err)
 	}
-	info = Info{TTL: time.Duration(ttl) * time.Millisecond, Fields: make(map[string]string), Subscribers: subscribers, Queue: queue}
+	info = Info{TTL: pttl(ttl), Fields: make(map[string]string), Subscribers: subscribers, Queue: queue}
 	for i := 0; i+1 < len(fields); i += 2 {
 		info.Fields[fields[i]] = fields[i+1]
 	}

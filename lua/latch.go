@@ -91,7 +91,7 @@ func LookAtLatch(ctx context.Context, c rueidis.Client, name, record string) (l 
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return l, counterFailed("latch look", err, record)
 	}
-	return Latch{Count: count, TTL: time.Duration(ttl) * time.Millisecond, Set: set}, nil
+	return Latch{Count: count, TTL: pttl(ttl), Set: set}, nil
 }
 
 // LatchCount returns the count of a latch; 0 if it has none.

@@ -131,3 +131,11 @@ func duration(millis int64) time.Duration {
 	}
 	return time.Duration(max(millis, -1)) * time.Millisecond
 }
+
+// pttl is duration for the reply of PTTL, whose -2, for no key, it keeps.
+func pttl(millis int64) time.Duration {
+	if millis == -2 {
+		return -2 * time.Millisecond
+	}
+	return duration(millis)
+}

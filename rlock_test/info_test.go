@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,16 @@ func TestInfo(t *testing.T) {
 			require.NoError(t, b.do(t, "DEL", b.name).Error())
 		}
 	})
+}
+
+// An expiry further away than a Duration reaches is the longest Duration, not none. miniredis has no such expiry.
+func TestInfoOfALongLease(t *testing.T) {
+	t.Parallel()
+	b := newFixture(t)
+	hold := locked(t, b.Mutex(b.name))
+	b.do(t, "PEXPIRE", b.name, "9999999999999")
+	require.EqualValues(t, math.MaxInt64, answer(b.Mutex(b.name).Info(t.Context())).ok(t).TTL)
+	require.NoError(t, hold.unlock())
 }
 
 // awaitNamed waits until the connection for messages of c has its name: it gets it after it has subscribed.

@@ -97,3 +97,16 @@ func TestLsOfAnEndlessCursor(t *testing.T) {
 	require.Contains(t, r.err, m.Addr()+": SCAN does not advance")
 	require.Regexp(t, `^rlock: [^\n]*\n$`, r.err)
 }
+
+// An expiry further away than a Duration reaches is as long as that. miniredis has no such expiry.
+func TestLongestExpiry(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := s.Client(t)
+	lock(t.Context(), t, newLocks(t, c).Mutex("job"))
+	require.NoError(t, c.Do(t.Context(), c.B().Pexpire().Key("job").Milliseconds(9_999_999_999_999).Build()).Error())
+	r := call(t, s.Addr(), "ls")
+	require.Contains(t, r.out, "\t9223372036.9s\n")
+	require.Contains(t, r.err, `no expiry within a day: "job"`)
+	require.Contains(t, call(t, s.Addr(), "show", "job").out, "free it by rlock unlock -force")
+}

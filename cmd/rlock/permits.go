@@ -151,7 +151,7 @@ func (p *permit) text() string {
 	case p.TTL < 0:
 		text += ", does not expire"
 	default:
-		text += ", " + short(time.Duration(p.TTL)*time.Millisecond) + " left"
+		text += ", " + short(millis(p.TTL)) + " left"
 	}
 	switch {
 	case p.Host != "":

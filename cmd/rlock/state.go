@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -290,7 +291,7 @@ func (s *state) ttl() string {
 	if s.TTL == -1 {
 		return "none"
 	}
-	return short(time.Duration(s.TTL) * time.Millisecond)
+	return short(millis(s.TTL))
 }
 
 // longExpiry is more than a renewed hold has, and than most fixed leases: such a lock is likely to stay when its holder is gone.
@@ -298,11 +299,16 @@ const longExpiry = 24 * time.Hour
 
 // outlives reports whether the expiry of a held lock is of little use.
 func (s *state) outlives() bool {
-	return !s.isCounter() && len(s.Holders) > 0 && (s.TTL == -1 || time.Duration(s.TTL)*time.Millisecond > longExpiry)
+	return !s.isCounter() && len(s.Holders) > 0 && (s.TTL == -1 || millis(s.TTL) > longExpiry)
 }
 
 // days returns the whole days until it expires; 0 also if it never does.
 func (s *state) days() int64 { return max(s.TTL, 0) / longExpiry.Milliseconds() }
+
+// millis converts milliseconds, 292 years at most.
+func millis(ms int64) time.Duration {
+	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+}
 
 // short formats a duration to a tenth of a second.
 func short(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }

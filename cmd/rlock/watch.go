@@ -301,7 +301,7 @@ func changes(before, now *view, between time.Duration, unlocked, listens bool) (
 // runsOut reports whether a hold with this TTL, in ms, can have expired between two looks. A renewed hold has much more left. The server
 // counts whole milliseconds, of which there may be one more than have passed.
 func runsOut(ttl int64, between time.Duration) bool {
-	return ttl >= 0 && time.Duration(ttl-1)*time.Millisecond <= between
+	return ttl >= 0 && millis(ttl-1) <= between
 }
 
 // ended says why a holder is gone.
