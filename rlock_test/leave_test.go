@@ -3,10 +3,14 @@ package rlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
@@ -186,4 +190,99 @@ func leavesDuring(t testing.TB, proxy *redistest.Proxy, where string, call func(
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	proxy.Release()
 	noCalls(t)
+}
+
+// G5, G9: thousands of calls, most of them in vain, leave nothing, here or in Redis, but records that expire.
+func TestManyCallsLeaveNothing(t *testing.T) {
+	setPermits := func(b fixture, name string, n int64) error {
+		return second(b.Semaphore(name).TrySetPermits(context.Background(), n))
+	}
+	for kind, of := range map[string]struct {
+		set  func(b fixture, name string, n int64) error                   // n is 0 if nobody may get in
+		call func(ctx context.Context, c *rlock.Client, name string) error // gives back what it gets
+		left func(t *testing.T, b fixture, name string, n int64)
+	}{
+		"locks": {
+			set: func(b fixture, name string, n int64) error {
+				if n > 0 {
+					return nil
+				}
+				return b.rdb.Do(context.Background(), b.rdb.B().Hset().Key(name).FieldValue().FieldValue(foreignOwner, "1").Build()).Error()
+			},
+			call: func(ctx context.Context, c *rlock.Client, name string) error { return c.Mutex(name).Do(ctx, nothing) },
+			left: func(t *testing.T, b fixture, name string, n int64) { require.Equal(t, n == 0, b.exists(t, name)) },
+		},
+		"semaphores": {
+			set: setPermits,
+			call: func(ctx context.Context, c *rlock.Client, name string) error {
+				return c.Semaphore(name).Do(ctx, 1, nothing)
+			},
+			left: func(t *testing.T, b fixture, name string, n int64) { requireFree(t, b.Semaphore(name), n) },
+		},
+		"permits": {
+			set: setPermits,
+			call: func(ctx context.Context, c *rlock.Client, name string) error {
+				return c.PermitSemaphore(name).Do(ctx, func(context.Context, *rlock.Permit) error { return nil })
+			},
+			left: func(t *testing.T, b fixture, name string, n int64) { requirePermits(t, b.PermitSemaphore(name), n, 0) },
+		},
+		"latches": {
+			set: func(b fixture, name string, _ int64) error {
+				return second(b.CountDownLatch(name).TrySetCount(context.Background(), 2))
+			},
+			call: func(ctx context.Context, c *rlock.Client, name string) error {
+				l := c.CountDownLatch(name)
+				waits := async(func() error { return l.Await(ctx) })
+				if err := l.CountDown(ctx); err != nil && !errors.Is(err, ctx.Err()) {
+					return err
+				}
+				return errors.Join(second(l.Delete(context.Background())), <-waits)
+			},
+			left: func(t *testing.T, b fixture, name string, _ int64) { require.False(t, b.exists(t, name)) },
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			redistest.OnlyVirtual(t, "it counts all goroutines", func(t *testing.T) {
+				const names = 1_000
+				b := newFixture(t)
+				requireNoGoroutines(t, b.rdb, names, func(i int) {
+					name := fmt.Sprintf("%s:%d", kind, i)
+					assert.NoError(t, of.set(b, name, int64(i%2)))
+					ctx, cancel := context.WithTimeout(context.Background(), rand.N(20*time.Millisecond))
+					defer cancel()
+					if err := of.call(ctx, b.Client, name); err != nil {
+						assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+					}
+				})
+				require.Empty(t, answer(b.do(t, "PUBSUB", "CHANNELS").AsStrSlice()).ok(t))
+				for i := range names {
+					name := fmt.Sprintf("%s:%d", kind, i)
+					of.left(t, b, name, int64(i%2))
+					require.NoError(t, b.do(t, "DEL", name).Error())
+				}
+				for _, key := range answer(b.do(t, "KEYS", "*").AsStrSlice()).ok(t) {
+					require.Regexp(t, "^rlock_(sem_requests|latch):{", key)
+					require.NotEqual(t, -time.Millisecond, b.pttl(t, key), "it ends by itself")
+				}
+				require.Zero(t, b.Stats().Holds)
+				require.Zero(t, b.Stats().Waiting)
+			})
+		})
+	}
+}
+
+// requireNoGoroutines calls f for each of n names, 64 at a time, and requires that no more goroutines are left than by the first hundred.
+func requireNoGoroutines(t *testing.T, rdb rueidis.Client, n int, f func(i int)) {
+	t.Helper()
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Ping().Build()).Error()) // a ctx that can be cancelled starts rueidis' goroutines for good
+	const first = 100
+	settled := func() int {
+		sleep(testTimeout)
+		redistest.Settle(t)
+		return runtime.NumGoroutine()
+	}
+	inParallel(first, f)
+	before := settled()
+	inParallel(n-first, func(i int) { f(first + i) })
+	require.LessOrEqual(t, settled(), before)
 }
