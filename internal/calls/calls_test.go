@@ -66,7 +66,7 @@ func TestLeftCallsAreBounded(t *testing.T) {
 	var l left
 	for range maxLeft {
 		require.Equal(t, admission{}, l.admit(0, false))
-		l.add(0) // its caller leaves
+		l.add(0, time.Now()) // its caller leaves
 	}
 	require.Equal(t, admission{}, l.admit(1, false), "another slot of a cluster is no matter of theirs")
 	waits := l.admit(0, false)
@@ -104,7 +104,7 @@ func TestSilenceIsProbed(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var l left
 		for range maxLeft {
-			l.add(0)
+			l.add(0, time.Now())
 		}
 		for range 3 {
 			waits := l.admit(0, false)
@@ -119,7 +119,7 @@ func TestSilenceIsProbed(t *testing.T) {
 		<-waits.change
 		require.Nil(t, l.admit(0, false).change, "a probe was answered")
 		for range maxLeftSomewhere {
-			l.add(1)
+			l.add(1, time.Now())
 		}
 		time.Sleep(2 * probeEvery)
 		require.NotNil(t, l.admit(0, false).change, "many slots are silent: nothing is probed")

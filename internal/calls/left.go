@@ -31,7 +31,8 @@ type left struct {
 
 type leftSlot struct {
 	count    int
-	began    time.Time     // when the first of them left
+	sent     time.Time     // when the first of them began
+	began    time.Time     // when it left
 	answered time.Time     // when Redis answered a call last
 	probed   time.Time     // when a call was started though there were too many, or the first of them left
 	change   chan struct{} // closed when count falls or Redis answers; nil until somebody waits for that
@@ -68,7 +69,7 @@ func (l *left) admit(slot uint16, waited bool) admission {
 		s.probed, waited = now, true
 	}
 	if waited {
-		l.count(slot)
+		l.count(slot, time.Now())
 	}
 	return admission{counted: waited}
 }
@@ -114,20 +115,20 @@ func (c *Calls) admit(ctx context.Context, slot uint16, over <-chan time.Time) (
 }
 
 // add counts a call whose caller has left.
-func (l *left) add(slot uint16) {
+func (l *left) add(slot uint16, began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.count(slot)
+	l.count(slot, began)
 }
 
-func (l *left) count(slot uint16) {
+func (l *left) count(slot uint16, began time.Time) {
 	if l.slots == nil {
 		l.slots = make(map[uint16]*leftSlot)
 	}
 	s := l.slots[slot]
 	if s == nil {
 		now := time.Now()
-		s = &leftSlot{began: now, probed: now}
+		s = &leftSlot{sent: began, began: now, probed: now}
 		l.slots[slot] = s
 	}
 	s.count++
@@ -168,7 +169,7 @@ func (c *Calls) AnyLeft() bool { return c.left.many.Load() > 0 }
 
 // Leave counts a call for that slot, made without [Calls.Make], whose caller has left. LeftEnds ends it; Answered records whether Redis
 // answered.
-func (c *Calls) Leave(slot uint16) { c.left.add(slot) }
+func (c *Calls) Leave(slot uint16) { c.left.add(slot, time.Now()) }
 
 // LeftEnds ends a call counted by Leave.
 func (c *Calls) LeftEnds(slot uint16) { c.left.ended(slot, true, false) }
@@ -178,6 +179,15 @@ func (c *Calls) Answered(slot uint16, err error) {
 	if c.AnyLeft() && (err == nil || !IsTransient(err)) {
 		c.left.ended(slot, false, true)
 	}
+}
+
+// IsUnanswered reports whether a call for that slot was left behind, and none was answered since it began, for long enough to say so. IsSilent
+// allows it more time, from when it was left.
+func (c *Calls) IsUnanswered(slot uint16) bool {
+	c.left.mu.Lock()
+	defer c.left.mu.Unlock()
+	s := c.left.slots[slot]
+	return s != nil && time.Since(s.sent) >= UnresponsiveAfter/2 && time.Since(s.answered) >= UnresponsiveAfter/2
 }
 
 // IsSilent reports whether a call for that slot was left behind and none was answered for a while.

@@ -36,6 +36,7 @@ type Worker struct {
 	state  atomic.Int32  // decides between the call's end and a caller that leaves
 	slot   uint16
 	behind bool // it counts as left behind from its start
+	began  time.Time
 	err    error
 }
 
@@ -94,7 +95,7 @@ func (c *Calls) Make(ctx context.Context, slot uint16, limit time.Time, call Cal
 		return true, err
 	}
 	c.Also() // a caller's ctx does not end the call
-	w := c.begin(work{call, slot, true}, behind)
+	w := c.begin(work{call, slot, true}, behind, began)
 	var over <-chan time.Time
 	if !limit.IsZero() {
 		over = w.After(time.Until(limit))
@@ -166,12 +167,12 @@ func (l *leavable[T]) RollBack(err error) {
 // Begin has a call for that slot made by a worker. The caller waits for Worker.Ended, or leaves. counted: it was counted by Start or Also,
 // and calls Ended at its end.
 func (c *Calls) Begin(slot uint16, call Call, counted bool) *Worker {
-	return c.begin(work{call, slot, counted}, false)
+	return c.begin(work{call, slot, counted}, false, time.Now())
 }
 
-func (c *Calls) begin(first work, behind bool) *Worker {
+func (c *Calls) begin(first work, behind bool, began time.Time) *Worker {
 	w := c.workers.take(c)
-	w.slot, w.behind = first.slot, behind
+	w.slot, w.behind, w.began = first.slot, behind, began
 	w.next <- first
 	return w
 }
@@ -210,7 +211,7 @@ func (w *Worker) Result() error {
 // then the caller gets its result.
 func (w *Worker) Leave() bool {
 	if !w.behind {
-		w.calls.left.add(w.slot)
+		w.calls.left.add(w.slot, w.began)
 	}
 	left := w.left // the worker makes another one at once
 	if w.state.CompareAndSwap(underWay, isLeft) {

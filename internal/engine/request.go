@@ -122,7 +122,7 @@ func gaveUp(m *tenure.Lock, who tenure.Caller, err error, refusal lua.AcquireRep
 	case errors.Is(err, errs.NotReplicated):
 		return m.Fail(err)
 	case err == nil, errors.Is(err, pubsub.ErrExpired):
-		if refusal.Status == 0 && m.Client.Calls.IsSilent(m.Slot()) { // it queued behind a caller that got no answer
+		if refusal.Status == 0 && m.Client.Calls.IsUnanswered(m.Slot()) { // it queued behind a caller that got no answer
 			return notAcquired(m, who, refusal, errs.Unreachable(calls.ErrSilent))
 		}
 		return notAcquired(m, who, refusal)
