@@ -327,10 +327,11 @@ func tryOnce(ctx context.Context, l rlock.Locker) (began time.Time, section cont
 // try calls TryLock, and returns when the call began. Its first attempt has a second: if the machine is so busy that Redis has not answered
 // by then, try repeats the call.
 func try(ctx context.Context, l rlock.Locker, wait time.Duration) (began time.Time, section context.Context, unlock rlock.UnlockFunc, err error) {
-	for {
+	for busy := false; ; { // then the next one may come behind the attempt that it has left
 		began = time.Now()
 		section, unlock, err = l.TryLock(ctx, wait)
-		if !errors.Is(err, rlock.ErrUnreachable) || time.Since(began) < time.Second || ctx.Err() != nil {
+		busy = busy || time.Since(began) >= time.Second
+		if !errors.Is(err, rlock.ErrUnreachable) || !busy || ctx.Err() != nil {
 			return began, section, unlock, err
 		}
 	}
