@@ -120,7 +120,7 @@ func (l *Locker) NewJob(s gocron.Scheduler, at gocron.JobDefinition, name string
 
 // Task is for a job with that name (gocron.WithName) that NewJob does not add. The ctx of fn carries the hold. It ends when gocron stops the
 // job, and when the lock is lost: then another process may run the job, and the task's error is [rlock.ErrLost], too, whatever fn returned. If it
-// was lost before, fn does not run, or in place of the next run of this process, under its lock.
+// was lost before, fn does not run, or runs in place of the next run of this process, under its lock.
 func (l *Locker) Task(name string, fn func(ctx context.Context) error) gocron.Task {
 	return gocron.NewTask(func(ctx context.Context) error {
 		r := l.begins(name)
