@@ -207,7 +207,7 @@ func (s *sweeper) try(due []*Orphan, failed time.Duration, closing bool) (said o
 	}
 	var left []*Orphan
 	s.all.mu.Lock()
-	if said == refused {
+	if said == refused && !now.Before(s.again) {
 		s.again = now.Add(failed) // one try shows for all of them whether that is over: a right or memory may be given back
 	}
 	s.orphans = slices.DeleteFunc(s.orphans, func(r *Orphan) bool {

@@ -96,6 +96,35 @@ func TestRefusedBesideLate(t *testing.T) {
 	redistest.Eventually(t, soon, func() bool { return !b.isThere(t) }, "the last try comes after that time")
 }
 
+// Those that Redis refuses at once, however often they come, put off no other one that it has refused before.
+func TestRefusalsBesideOneThatIsOver(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	spoiled := b.rdb.B().Set().Key(t.Name()).Value("not a lock").Build()
+	require.NoError(t, b.rdb.Do(t.Context(), spoiled).Error())
+	bad := t.Name() + ":bad"
+	require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Set().Key(bad).Value("not a lock").Build()).Error())
+	b.add(t, Unresolved{OutcomeUnknown: true, Until: time.Now().Add(time.Minute)})
+	more := func() {
+		require.True(t, b.calls.Start())
+		defer b.calls.Ended()
+		b.all.Add([]*Orphan{{Unresolved: Unresolved{OutcomeUnknown: true, Until: time.Now().Add(time.Minute)}, Left: func(error) {},
+			Gone: func() {}, Args: lua.ReleaseArgs{Name: bad, Owner: "a:1", Publish: lua.Publish{Name: "c"}}}})
+	}
+	redistest.Eventually(t, time.Minute, func() bool {
+		more()
+		b.all.mu.Lock()
+		defer b.all.mu.Unlock()
+		return time.Until(b.all.of[0].again) > time.Second
+	}, "its pauses are long")
+	require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Del().Key(t.Name()).Build()).Error())
+	b.appears(t)
+	redistest.Eventually(t, soon, func() bool {
+		more()
+		return !b.isThere(t)
+	}, "it is removed")
+}
+
 // Close retries each field once, and Wait waits for it.
 func TestClose(t *testing.T) {
 	t.Parallel()
