@@ -468,6 +468,33 @@ func TestQuorumUnlockCountsNoLateShare(t *testing.T) {
 	})
 }
 
+// G2: a server that was slow at first proves nothing about the time before, either, whether it answers before the unlock or after it. No
+// renewal finds out, as the lease is a fixed one.
+func TestQuorumUnlockCountsNoSlowShare(t *testing.T) {
+	const slow = time.Second
+	for name, answersFirst := range map[string]bool{"before the unlock": true, "after it": false} {
+		t.Run(name, func(t *testing.T) {
+			redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
+				e := newQuorumServers(t, 3)
+				v, other := e.process(t, rlock.Options{}, rlock.WithLease(time.Minute)), e.through(t).process(t, rlock.Options{})
+				require.NoError(t, v.Do(t.Context(), nothing)) // opens the connections
+				e.awaitVotes(t, 0)
+				e.proxies[2].Delay(slow / 2)
+				_, unlock := enter(t, t.Context(), v)
+				e.awaitVotes(t, 2)
+				e.passesTo(t, other, 0)
+				require.Equal(t, 1, e.votes(t))
+				if answersFirst {
+					sleep(2 * slow)
+					require.Equal(t, 2, e.votes(t))
+				}
+				require.ErrorIs(t, unlock(), rlock.ErrLost)
+				e.awaitVotes(t, 0)
+			})
+		})
+	}
+}
+
 // A hold outlives servers that are away for its lease one after the other, and one that has lost its data, even if the next one goes at the
 // moment at which the last one has given the hold its share again. A server that answers late counts, too.
 func TestQuorumOutlivesServersThatGoInTurn(t *testing.T) {

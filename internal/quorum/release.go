@@ -58,9 +58,8 @@ func (s *share) isBack(r tenure.ReleaseResult) {
 	v := s.of
 	v.mu.Lock()
 	s.back, s.failed = true, r.Err
-	// A share that was missing and granted late proves nothing about the time before; one given back early proves nothing about the time
-	// since.
-	s.found = r.Held && r.Err == nil && !s.thin && (s.held || !s.missed) && v.over
+	// One given back early proves nothing about the time since.
+	s.found = r.Held && r.Err == nil && !s.thin && v.over
 	held, most, underWay, failed := v.provenShares(), v.of.majority(), 0, 0
 	for _, o := range v.shares {
 		switch {
@@ -100,9 +99,9 @@ func (v *votes) why() error {
 	return v.of.tooFew(last)
 }
 
-// provenShares returns how many of the shares found by a release count. A share that was missing while the votes were live counts only if
-// every share not (yet) found was last seen after that one was taken. Had one been gone in between, a renewal would have found out. The votes
-// are over, and mu is held.
+// provenShares returns how many of the shares found by a release count. One that was granted to live votes, or after their end, counts only if
+// every share not (yet) found was last seen after that. Had one been gone in between, a renewal would have found out. The votes are over, and
+// mu is held.
 func (v *votes) provenShares() (n int) {
 	seen := time.Now()
 	for _, s := range v.shares {
@@ -110,8 +109,11 @@ func (v *votes) provenShares() (n int) {
 			seen = calls.Earlier(seen, s.seen())
 		}
 	}
+	if v.began.After(seen) {
+		seen = v.began
+	}
 	for _, s := range v.shares {
-		if s.found && (!s.missed || !s.since.After(seen)) {
+		if s.found && !s.since.After(seen) {
 			n++
 		}
 	}

@@ -21,7 +21,6 @@ type share struct {
 	thin    bool          // granted, but too few replicas have it: it counts as missing
 	since   time.Time     // since when it is known to be held without a break
 	left    bool          // a call for it outlives the Client, and gives it back
-	missed  bool          // found missing after the votes went live, or asked for again
 	back    bool          // released, or given back
 	found   bool          // found held by that release
 	failed  error         // that release's error
@@ -62,6 +61,7 @@ func (s *share) call() (a tenure.AcquireResult, left bool, err error) {
 func (s *share) late(a tenure.AcquireResult, err error) {
 	s.of.mu.Lock()
 	s.thin = s.thin || a.Unconfirmed != nil
+	s.begins(a)
 	s.of.mu.Unlock()
 	s.giveBack(s.thin || a.Status == lua.Acquired, err)
 }
@@ -86,11 +86,8 @@ func (s *share) answered(a tenure.AcquireResult, left bool, err error) (undecide
 	case thin:
 		s.thin = true
 	case granted:
-		s.held, s.thin, s.since, s.until = true, false, s.at, a.Sent.Add(m.TTL)
-		if live && a.Sent.Before(v.began) && s.at.Sub(v.began) < majorityTieWindow {
-			s.since = v.began
-		}
-		if live {
+		s.held, s.thin, s.until = true, false, a.Sent.Add(m.TTL)
+		if s.begins(a); live {
 			s.keep()
 			v.lookAtOthers(s)
 		}
@@ -112,6 +109,15 @@ func (s *share) answered(a tenure.AcquireResult, left bool, err error) (undecide
 		}
 	}
 	return (granted || thin) && !over && !live
+}
+
+// begins notes since when a share that was just granted is known to be held: since the votes are live, if it was asked for before, and the
+// answer came right behind those of the majority. mu is held.
+func (s *share) begins(a tenure.AcquireResult) {
+	began := s.of.began
+	if s.since = time.Now(); a.Sent.Before(began) && s.since.Sub(began) < majorityTieWindow {
+		s.since = began
+	}
 }
 
 // keep hands a share of live votes to the renewer. mu is held.
@@ -151,7 +157,7 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 // server had it since it was last seen there. Unless a majority of the others had theirs meanwhile, that is the loss of the hold. mu is held.
 func (s *share) misses(gone bool) (why tenure.Loss, lost bool) {
 	v, seen, old := s.of, s.seen(), s.tenure
-	s.held, s.missed = false, true
+	s.held = false
 	s.tenure = v.tenure.Share(old.Lock)
 	s.tenure.Unresolved = old.Unresolved
 	why = tenure.Loss{Reason: tenure.LostGone, Since: time.Now()}

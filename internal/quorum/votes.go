@@ -282,7 +282,7 @@ func (v *votes) missing(now time.Time) (ask []*share, next time.Time) {
 		return nil, v.heal
 	}
 	for _, s := range ask {
-		s.asked, s.missed = true, true
+		s.asked = true
 	}
 	v.heal = now.Add(v.pause)
 	v.pause = min(2*v.pause, v.of.Whole.WatchdogIn(v.of.Whole.Client)/3)
