@@ -26,6 +26,7 @@ type fakeClient struct {
 	mode    rueidis.ClientMode
 	pool    chan struct{} // a connection is there when this can be read
 	silent  chan struct{} // a connection answers when this is closed; nil: at once
+	pong    chan struct{} // Do answers when this is closed; nil: at once
 
 	dialsLate bool // until then it takes no hooks
 
@@ -66,6 +67,9 @@ func (c *fakeClient) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisR
 	if hangs {
 		<-ctx.Done()
 		return rueidis.NewErrorResult(ctx.Err())
+	}
+	if c.pong != nil {
+		<-c.pong
 	}
 	if down != nil {
 		return rueidis.NewErrorResult(down)

@@ -48,7 +48,7 @@ func (s *subscription) overdue() bool {
 	if !first && now.Before(s.lookAt) {
 		return false
 	}
-	s.lookAt = now.Add(maxBackoff)
+	s.lookAt = now.Add(maxBackoff * 9 / 10) // a ticker comes a little sooner or later
 	return !first
 }
 
@@ -69,15 +69,17 @@ func (l *link) unsubscribed(err error, overdue []*subscription) {
 	if len(overdue) == 0 || !says(err) || !l.answers() {
 		return
 	}
-	c := l.conns
+	c, tell := l.conns, false
 	c.mu.Lock()
-	told := c.told[l.addr]
-	c.told[l.addr] = true
 	for _, s := range overdue {
+		if s.confirmed { // meanwhile
+			continue
+		}
+		tell, c.told[l.addr] = tell || !c.told[l.addr], true
 		s.notify(listener.look)
 	}
 	c.unlock()
-	if !told && c.deaf != nil {
+	if tell && c.deaf != nil {
 		c.deaf(l.addr, err)
 	}
 }

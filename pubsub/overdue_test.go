@@ -187,3 +187,47 @@ func TestLooksWhileTheConnectionIsSilent(t *testing.T) {
 		})
 	}
 }
+
+// A subscription that comes while the server is asked whether it answers is not reported as missing, and its waiters look once, as after any.
+func TestSubscribedWhileTheServerIsAsked(t *testing.T) {
+	t.Parallel()
+	rdb := newFakeClient(t)
+	bubble.Test(t, func(t *testing.T) {
+		rdb.silent, rdb.pong = make(chan struct{}), make(chan struct{})
+		h := New(rdb, me)
+		defer h.Close()
+		var deaf atomic.Int32
+		h.WarnDeaf(func(string, error) { deaf.Add(1) })
+		w := &Waiter{}
+		require.True(t, h.Join(w, queue(plain("c"))))
+		w.Held(-1, false)
+		for rdb.questions() == 0 {
+			time.Sleep(maxBackoff)
+			synctest.Wait()
+		}
+		close(rdb.silent)
+		synctest.Wait()
+		require.Len(t, w.turn, 1, "subscribed")
+		<-w.Turn()
+		require.NoError(t, refusal(w))
+		w.Held(-1, false)
+		close(rdb.pong)
+		synctest.Wait()
+		require.Zero(t, deaf.Load())
+		require.Empty(t, w.turn)
+	})
+}
+
+// A ticker comes a little sooner or later than a second after it came last. That does not cost a look.
+func TestOverdueOnceASecond(t *testing.T) {
+	t.Parallel()
+	bubble.Test(t, func(t *testing.T) {
+		s := &subscription{shares: []*share{{needed: true}}}
+		require.False(t, s.overdue(), "it has just failed")
+		for range 3 {
+			time.Sleep(maxBackoff - 10*time.Millisecond)
+			require.True(t, s.overdue())
+			require.False(t, s.overdue())
+		}
+	})
+}
