@@ -77,7 +77,7 @@ func TestInfoOfALongLease(t *testing.T) {
 	b := newFixture(t)
 	hold := locked(t, b.Mutex(b.name))
 	b.do(t, "PEXPIRE", b.name, "9999999999999")
-	require.EqualValues(t, math.MaxInt64, answer(b.Mutex(b.name).Info(t.Context())).ok(t).TTL)
+	require.Equal(t, time.Duration(math.MaxInt64), answer(b.Mutex(b.name).Info(t.Context())).ok(t).TTL)
 	require.NoError(t, hold.unlock())
 }
 
