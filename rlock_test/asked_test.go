@@ -506,3 +506,50 @@ func TestAskedWhileTheMessageIsUnderWay(t *testing.T) {
 		waits.getAndUnlock(t, testTimeout)
 	})
 }
+
+// G4: the other readers of locks that a reader has whose ear is at a node that hangs, however many, are asked for their other locks.
+func TestAskedBesideEarsThatHang(t *testing.T) {
+	redistest.Parallel(t)
+	cluster := redistest.StartCluster(t, 3, 0)
+	hung := cluster.Nodes()[0]
+	proxy := redistest.StartProxy(t, hung.Addr())
+	isAt := func(key string) bool { return cluster.Owner(t, cluster.Slot(t, key)) == hung }
+	readers := make(map[bool]*rlock.Client) // by whether the ear is there
+	for len(readers) < 2 {
+		c := newClient(t, cluster.Client(t))
+		readers[isAt(ear(c))] = c
+	}
+	writer := newClient(t, cluster.Client(t, redistest.Via(proxy)))
+	var names []string
+	for i := 0; len(names) < 201; i++ {
+		if name := fmt.Sprint(redistest.Name(t), i); !isAt(name) {
+			names = append(names, name)
+			lockAndUnlock(t, writer.RWMutex(name).Write()) // it knows the scripts, and all nodes
+		}
+	}
+	one, many := names[0], names[1:]
+	var holds []lockResult
+	for _, name := range many {
+		for _, c := range readers {
+			holds = append(holds, locked(t, c.RWMutex(name, rlock.WithAsked()).Read()))
+		}
+	}
+	asked := locked(t, readers[false].RWMutex(one, rlock.WithAsked()).Read())
+	proxy.BlackHole(true)
+	var waits []pendingLock
+	for _, name := range many {
+		waits = append(waits, lockAsync(t, writer.RWMutex(name).Write()))
+	}
+	redistest.Eventually(t, testTimeout, func() bool { return writer.Stats().Waiting == len(many) }, "they wait")
+	began := time.Now()
+	waits = append(waits, lockAsync(t, writer.RWMutex(one).Write()))
+	awaitAsked(t, asked.ctx)
+	require.Less(t, redistest.Ran(t, began, time.Now()), 3*time.Second)
+	proxy.BlackHole(false)
+	for _, h := range append(holds, asked) {
+		require.NoError(t, h.unlock())
+	}
+	for _, w := range waits {
+		w.getAndUnlock(t, testTimeout)
+	}
+}

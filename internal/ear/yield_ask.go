@@ -64,7 +64,7 @@ func (e *Ear) ask(ctx context.Context, m *tenure.Lock, holder, what string) {
 	}
 	e.Calls.Background(func() { // ends when Redis has answered, or after some seconds
 		for {
-			heard, err := e.askInTurn(ctx, m, holder, what, id, tag)
+			heard, err := e.askRepeatedly(ctx, m, holder, what, id, tag)
 			if err != nil {
 				e.askings.failed(e, about, err)
 				return
@@ -77,15 +77,8 @@ func (e *Ear) ask(ctx context.Context, m *tenure.Lock, holder, what string) {
 	})
 }
 
-// askInTurn is askAll when there is room for its messages, repeated after transient errors.
-func (e *Ear) askInTurn(ctx context.Context, m *tenure.Lock, holder, what, id string, tag uint64) (heard int, err error) {
-	underWay := e.askings.underWayTo(e.SlotOf(e.Channel(id).Name))
-	select {
-	case underWay <- struct{}{}:
-		defer func() { <-underWay }()
-	case <-e.Calls.Done():
-		return 0, context.Canceled
-	}
+// askRepeatedly is askAll, repeated after transient errors.
+func (e *Ear) askRepeatedly(ctx context.Context, m *tenure.Lock, holder, what, id string, tag uint64) (heard int, err error) {
 	for again := (calls.Retry{}); ; {
 		if heard, err = e.askAll(ctx, m, holder, what, id, tag); err == nil || calls.IsRefusal(err) || !again.Wait(err, nil, e.Calls.Done()) {
 			return heard, err
@@ -205,8 +198,16 @@ func (e *Ear) askEach(fields []string, own func(tag uint64)) (heard int, err err
 	return heard, err
 }
 
-// askOne asks one owner and returns the number of processes that heard: at least one where Redis does not say.
+// askOne asks one owner when there is room for the message, and returns the number of processes that heard: at least one where Redis does not
+// say.
 func (e *Ear) askOne(id, what string, tag uint64) (heard int, err error) {
+	underWay := e.askings.underWayTo(e.SlotOf(e.Channel(id).Name))
+	select {
+	case underWay <- struct{}{}:
+		defer func() { <-underWay }()
+	case <-e.Calls.Done():
+		return 0, context.Canceled
+	}
 	heard, err = e.Say(id, what, strconv.FormatUint(tag, 10))
 	if err == nil && e.Cluster.IsOne() && !e.Channel(id).Sharded { // it counts those at one node
 		heard = max(heard, 1)
