@@ -20,7 +20,7 @@ type Locker struct {
 	client  *rlock.Client
 	options []rlock.Option
 
-	mu   sync.Mutex               // guards the following; no other lock is taken under it
+	mu   sync.Mutex               // guards the following; a hold's are taken under it
 	held map[string][]*rlock.Hold // by name: all but one are lost, and one of them may not show that yet
 }
 

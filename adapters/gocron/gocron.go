@@ -23,7 +23,7 @@ type Locker struct {
 	client  *rlock.Client
 	options []rlock.Option
 
-	mu    sync.Mutex        // guards the following and the states of its runs; no other lock is taken under it
+	mu    sync.Mutex        // guards the following and the states of its runs; a hold's are taken under it
 	taken map[string][]*run // whose hold no task has yet, by the name of their job; more than one if all but one are lost
 }
 

@@ -119,11 +119,11 @@
 // A quorum's votes come before a tenure; a tenure, or a hold of permits, before the renewer, so the last of concurrent level
 // changes decides about renewal, and before the count of foreign calls (tell.Each). The mutex of the combiners of semaphores and latches
 // comes before the left calls' and the hub's; a Leadership's before those of a tenure and the renewer; a deadlock search's before those of tenures, the
-// hub, the graph and the held locks. The hub's comes before that of its connections, and those of the kept tenures, the workers and the
-// sweepers before that of the running calls. All others are leaves. None is held while waiting for the network or a goroutine. The renewer reports
-// losses outside its mutex, and leaves wake-ups in the hub to a goroutine there (Hub.WakeSoon): it waits for no queue. A stopped waiter is
-// out of its queue at once, and nothing under the hub's mutex walks a queue for each of its waiters. Callbacks with which one waiter takes
-// over from another run under the hub's mutex and take no other.
+// hub, the graph and the held locks. The hub's comes before that of its connections, and those of the votes, the combiners, the kept tenures,
+// the workers and the sweepers before that of the running calls. An adapter's comes before all of these. All others are leaves. None is held
+// while waiting for the network or a goroutine. The renewer reports losses outside its mutex, and leaves wake-ups in the hub to a goroutine
+// there (Hub.WakeSoon): it waits for no queue. A stopped waiter is out of its queue at once, and nothing under the hub's mutex walks a queue
+// for each of its waiters. Callbacks with which one waiter takes over from another run under the hub's mutex and take no other.
 //
 // # Goroutines
 //
@@ -134,8 +134,8 @@
 //     waiters, from the first with WithAsked on,
 //   - one for each label of another Client while it is looked up, and for each owner in another process while it is asked for a lock,
 //   - one for each kept lock while it is released, or its waiters are looked for,
-//   - one for each Redis node with a waiter, with a connection of its own, and a second while that node is to answer; for the slots of a
-//     cluster, while their nodes are not known,
+//   - one for each Redis node with a waiter, with a connection of its own, and a second while that node is to answer,
+//   - one to ask which nodes have the slots of a cluster, while somebody waits for that, and one for each question without an answer,
 //   - when needed, one to undo the effects of unanswered calls; on a cluster, one for each slot,
 //   - one for each latch with a waiter, each latch being changed, and each semaphore in use,
 //   - one for each call in flight; up to 64 of them stay for the next calls, until they were idle for one to two seconds,
