@@ -116,10 +116,11 @@ const (
 type place uint8
 
 const (
-	nowhere place = iota // not to be renewed
-	resting              // in Renewer.dues, and in its group's resting queue if it has a group
-	queued               // in its group's failed or due queue
-	inCall               // in a call in flight
+	nowhere    place = iota // not to be renewed
+	resting                 // in Renewer.dues, and in its group's resting queue if it has a group
+	queued                  // in its group's failed or due queue
+	inCall                  // in a call in flight
+	inCallSoon              // in one, and due at once when that has renewed it, see Renewer.Soon
 )
 
 // noCopy lets go vet find copies.

@@ -209,6 +209,7 @@ func (r *Renewer) finish(
 	now := r.clock()
 	j := newJitter() // one for all: they stay together, and batches stay full
 	for i, l := range leases {
+		soon := l.place == inCallSoon
 		l.place = nowhere
 		if !l.isKept() {
 			continue // an ended lease stays ended; for one being released, Gone is no news
@@ -236,7 +237,11 @@ func (r *Renewer) finish(
 				r.ends.move(l, until)
 			}
 			l.tries, l.failure, l.state = 0, nil, kept
-			r.schedule(l, j, r.ttlOf(l), never)
+			if soon {
+				r.rest(l, now)
+			} else {
+				r.schedule(l, j, r.ttlOf(l), never)
+			}
 		default:
 			// A refused call may be due to one of its items (a forbidden key, a key in a slot that is moving, a value
 			// that the script chokes on). Such an item would fail each of its batches until all their leases are

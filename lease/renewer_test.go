@@ -285,7 +285,7 @@ func TestRandomLoad(t *testing.T) {
 			}
 			r.Stop(&h.Lease)
 			r.mu.Lock()
-			flies := h.place == inCall // its call may still be on the way to the store
+			flies := h.place == inCall || h.place == inCallSoon // its call may still be on the way to the store
 			r.mu.Unlock()
 			if !flies {
 				s.forbid(h.item)

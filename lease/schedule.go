@@ -74,7 +74,7 @@ func (r *Renewer) Update(l *Lease, until time.Time, ttl time.Duration) {
 	l.ttl = toMillis(ttl)
 	// A later end means that the expiry was extended by other means (a re-entry), which is as good as a renewal.
 	l.tries = 0
-	if l.place == inCall {
+	if l.place == inCall || l.place == inCallSoon {
 		return // finish decides what comes next
 	}
 	by := never
@@ -87,16 +87,22 @@ func (r *Renewer) Update(l *Lease, until time.Time, ttl time.Duration) {
 	}
 }
 
-// Soon makes the next renewal of l due now, unless it is under way, or l is not renewed. It is for an owner that needs to know whether the
-// store has it.
+// Soon makes the next renewal of l due now, or as soon as one that is under way has succeeded, unless l is not renewed. It is for an owner
+// that needs to know whether the store has it from now on.
 func (r *Renewer) Soon(l *Lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed || !l.isKept() || l.place != resting {
+	if r.closed || !l.isKept() {
 		return
 	}
-	r.unschedule(l)
-	r.rest(l, r.clock())
+	switch l.place {
+	case resting:
+		r.unschedule(l)
+		r.rest(l, r.clock())
+	case inCall:
+		l.place = inCallSoon
+	case nowhere, queued, inCallSoon:
+	}
 }
 
 // Releasing is for an owner that is about to release the name for good, and calls Stop once it knows the outcome.
@@ -292,7 +298,7 @@ func (r *Renewer) unschedule(l *Lease) {
 		}
 	case queued:
 		l.g.queue(l).remove(l)
-	case inCall:
+	case inCall, inCallSoon:
 		return // until finish
 	case nowhere:
 	}
@@ -312,7 +318,7 @@ func (r *Renewer) dueOf(l *Lease) time.Duration {
 		return r.dues.at(l)
 	case queued:
 		return r.clock()
-	case nowhere, inCall:
+	case nowhere, inCall, inCallSoon:
 	}
 	return never
 }

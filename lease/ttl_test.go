@@ -435,8 +435,37 @@ func TestLimit(t *testing.T) {
 	})
 }
 
-// Soon makes the next renewal due now. The later ones follow from that, and it does nothing for a lease that is not renewed, is in a call,
-// or has ended.
+// A renewal that was sent before Soon does not say what the owner needs to know: the next one follows it.
+func TestSoonDuringACall(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
+		h := keep(r, 1, nil, time.Now().Add(watchdog), watchdog)
+		answers := make(chan bool, 2)
+		s.mu.Lock()
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			<-answers
+			return all(Renewed, len(q.items)), nil
+		}
+		s.mu.Unlock()
+		r.Soon(&h.Lease)
+		synctest.Wait()
+		sleep(time.Second)
+		asked := time.Now()
+		for range 2 {
+			r.Soon(&h.Lease)
+		}
+		answers <- true
+		answers <- true
+		synctest.Wait()
+		h.wantUntil(t, r, asked.Add(watchdog))
+		if qs := s.taken(); len(qs) != 2 {
+			t.Fatalf("calls %v", qs)
+		}
+		close(answers)
+	})
+}
+
+// Soon makes the next renewal due now. The later ones follow from that, and it does nothing for a lease that is not renewed, or has
+// ended.
 func TestSoon(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		h, fixed := keep(r, 1, nil, time.Now().Add(watchdog), watchdog), keep(r, 2, nil, time.Now().Add(watchdog), 0)
