@@ -181,8 +181,8 @@ func (c *Calls) Answered(slot uint16, err error) {
 	}
 }
 
-// IsUnanswered reports whether a call for that slot was left behind, and none was answered since it began, for long enough to say so. IsSilent
-// allows it more time, from when it was left.
+// IsUnanswered reports whether a call for that slot that began long enough ago to say so was left behind, and none was answered since then.
+// IsSilent allows it more time, from when it was left.
 func (c *Calls) IsUnanswered(slot uint16) bool {
 	c.left.mu.Lock()
 	defer c.left.mu.Unlock()

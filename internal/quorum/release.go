@@ -24,7 +24,8 @@ func release(rest []*share, counted bool) {
 	for _, s := range rest {
 		c := s.tenure.Lock.Client
 		if !s.held && !s.thin {
-			if s.isBack(tenure.ReleaseResult{}); c.Calls.IsClosed() {
+			s.isBack(tenure.ReleaseResult{})
+			if c.Calls.IsClosed() {
 				go s.tenure.SweepIfUnresolved() // one last try, which ends with its time-out
 			} else {
 				s.tenure.SweepIfUnresolved()

@@ -121,8 +121,11 @@ func (v *votes) haveSince(seen time.Time) (n int) {
 
 // lookAtOthers has the shares beside one that was just granted renewed now: whatever is seen after that had no gap with it. mu is held.
 func (v *votes) lookAtOthers(granted *share) {
+	if !granted.since.After(v.began) {
+		return
+	}
 	for _, s := range v.shares {
-		if s != granted && s.held && granted.since.After(v.began) {
+		if s != granted && s.held {
 			s.tenure.Lock.Client.Leases.Soon(&s.tenure.Lease)
 		}
 	}
