@@ -510,15 +510,7 @@ func TestAskedWhileTheMessageIsUnderWay(t *testing.T) {
 // G4: the other readers of locks that a reader has whose ear is at a node that hangs, however many, are asked for their other locks.
 func TestAskedBesideEarsThatHang(t *testing.T) {
 	redistest.Parallel(t)
-	cluster := redistest.StartCluster(t, 3, 0)
-	hung := cluster.Nodes()[0]
-	proxy := redistest.StartProxy(t, hung.Addr())
-	isAt := func(key string) bool { return cluster.Owner(t, cluster.Slot(t, key)) == hung }
-	readers := make(map[bool]*rlock.Client) // by whether the ear is there
-	for len(readers) < 2 {
-		c := newClient(t, cluster.Client(t))
-		readers[isAt(ear(c))] = c
-	}
+	cluster, proxy, isAt, readers := earAtANodeThatHangs(t)
 	writer := newClient(t, cluster.Client(t, redistest.Via(proxy)))
 	var names []string
 	for i := 0; len(names) < 201; i++ {

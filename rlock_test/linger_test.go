@@ -458,15 +458,7 @@ func TestLingerTakesTurns(t *testing.T) {
 // G4: those whose ears are at a node that hangs, however many are asked there, delay no request for a lock that another process keeps.
 func TestLingerBesideEarsThatHang(t *testing.T) {
 	redistest.Parallel(t)
-	cluster := redistest.StartCluster(t, 3, 0)
-	hung := cluster.Nodes()[0]
-	proxy := redistest.StartProxy(t, hung.Addr())
-	isAt := func(key string) bool { return cluster.Owner(t, cluster.Slot(t, key)) == hung }
-	holders := make(map[bool]*rlock.Client) // by whether the ear is there
-	for len(holders) < 2 {
-		c := newClient(t, cluster.Client(t))
-		holders[isAt(ear(c))] = c
-	}
+	cluster, proxy, isAt, holders := earAtANodeThatHangs(t)
 	waiter := newClient(t, cluster.Client(t, redistest.Via(proxy)))
 	var names []string
 	for i := 0; len(names) < 101; i++ {
@@ -495,4 +487,20 @@ func TestLingerBesideEarsThatHang(t *testing.T) {
 	for _, w := range waits {
 		w.getAndUnlock(t, testTimeout)
 	}
+}
+
+// earAtANodeThatHangs starts a cluster with a node behind a proxy, which may hang, and two Clients, by whether their ears are there.
+func earAtANodeThatHangs(t *testing.T) (
+	cluster *redistest.Cluster, proxy *redistest.Proxy, isAt func(key string) bool, clients map[bool]*rlock.Client,
+) {
+	t.Helper()
+	cluster = redistest.StartCluster(t, 3, 0)
+	hung := cluster.Nodes()[0]
+	isAt = func(key string) bool { return cluster.Owner(t, cluster.Slot(t, key)) == hung }
+	clients = make(map[bool]*rlock.Client)
+	for len(clients) < 2 {
+		c := newClient(t, cluster.Client(t))
+		clients[isAt(ear(c))] = c
+	}
+	return cluster, redistest.StartProxy(t, hung.Addr()), isAt, clients
 }
