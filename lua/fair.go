@@ -9,10 +9,10 @@ import (
 )
 
 var (
-	fairAcquireScript = script{Text("fair_acquire"), "37800f23f3c1404b3772559013b5bfd46f21b107"}
-	fairReleaseScript = script{Text("fair_release"), "594b7b0398c3b6a78b898f2bf5865db93ee5ba5b"}
-	fairRefreshScript = script{Text("fair_refresh"), "7dbd94bccecbd67d5cdcd07f6ddf86f390135da0"}
-	fairForceScript   = script{Text("fair_force"), "e3735089956668559e33f6ed059e987e3e25154e"}
+	fairAcquireScript = script{Text("fair_acquire"), "da39a488e7349647b39dadf2c854ff46c240ff8f"}
+	fairReleaseScript = script{Text("fair_release"), "343c083f4ba0076f60797788172da1b295a8d9e9"}
+	fairRefreshScript = script{Text("fair_refresh"), "4b2833e0eb28b7aefc925c8690e9c79c852eb5ff"}
+	fairForceScript   = script{Text("fair_force"), "6a37cdbeeaae46835545b7989f815548daf07da8"}
 )
 
 // Fair is the queue of a fair lock, in Redisson's form: each waiter has a place. The zero value means that the lock

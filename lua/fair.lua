@@ -88,14 +88,15 @@ end
 
 -- tell_redisson makes Redisson's waiters at the front ask, up to the first that listens: otherwise each sleeps for the time in its last
 -- reply. The waiters before it have died, or are about to subscribe. It stops at the first entry of this library, whose refresh also
--- looks at the lock.
+-- looks at the lock. It reports whether there are any of Redisson's.
 local function tell_redisson(q)
   for i = 0, 99 do
     local entry = redis.call('lindex', q.list, i)
     if not entry or is_ours(entry) or not tell(q, entry, '0') then
-      return
+      return i > 0 or entry and not is_ours(entry)
     end
   end
+  return true
 end
 
 -- wake tells the head that the lock is free, and returns the head and its time; nil if the queue is empty.
@@ -120,8 +121,18 @@ local function wake(q, me)
   end
 end
 
+-- told wakes the head, and reports whether there is one, and whether a waiter of Redisson's is behind it.
+local function told(q)
+  if not wake(q) then
+    return false
+  end
+  local behind = redis.call('lindex', q.list, '1')
+  return true, behind and not is_ours(behind)
+end
+
 -- pass gives the lock to the head if that belongs to this library, and reports whether it did. Otherwise it tells the head, or all
--- listeners without a queue, that the lock is free. hold is the lock's current field, or ''.
+-- listeners without a queue, that the lock is free. hold is the lock's current field, or ''. It also reports whether a waiter of Redisson's
+-- is behind the head: many sleep without an end if that has died.
 local function pass(q, hold, lease)
   redis.call('hdel', q.lock, '') -- the right to it is tried here, and a server without memory lets a script go on that has written
   while true do
@@ -131,8 +142,9 @@ local function pass(q, hold, lease)
     end
     if not is_ours(entry) or lease == '0' then
       redis.call('hdel', q.lock, hold)
-      if wake(q) then
-        return false
+      local heard, redisson = told(q)
+      if heard then
+        return false, redisson
       end
       break
     end
@@ -143,8 +155,9 @@ local function pass(q, hold, lease)
       redis.call('hset', q.lock, entry, is_short(entry) and '0' or '1')
       if redis.pcall('pexpire', q.lock, lease) ~= 1 then -- after a forced unlock the key would have no expiry
         redis.call('hdel', q.lock, entry, hold)
-        if wake(q) then
-          return false
+        local heard, redisson = told(q)
+        if heard then
+          return false, redisson
         end
         break
       end
@@ -155,8 +168,7 @@ local function pass(q, hold, lease)
       end
       drop_head(q, entry)
       redis.call('hdel', q.lock, hold)
-      tell_redisson(q) -- they ask, and look again when the grant should have been renewed
-      return true
+      return true, tell_redisson(q) -- they ask, and most look again when the grant should have been renewed
     end
   end
   redis.call('hdel', q.lock, hold)

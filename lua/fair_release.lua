@@ -13,6 +13,8 @@
 --
 -- Reply 1       released; the next waiter was notified
 -- Reply 2       released; the head of the queue has the lock
+-- Reply 5       as 2, and a waiter of Redisson's is behind it
+-- Reply 6       as 1, and a waiter of Redisson's is behind it
 -- Reply 0       not held by the owner, and not in the queue any more
 -- Error UNTOLD  released, but the next waiter could not be notified
 --
@@ -35,9 +37,15 @@ if redis.call('hexists', q.lock, owner) == 0 then
   return 0
 end
 
-local granted = pass(q, owner, ARGV[2])
+local granted, redisson = pass(q, owner, ARGV[2])
 if refused then
   return redis.error_reply('UNTOLD ' .. refused)
+end
+if redisson then
+  if granted then
+    return 5
+  end
+  return 6
 end
 if granted then
   return 2

@@ -72,6 +72,8 @@ type ReleaseReply struct {
 	// Outsiders means, if Freed, that others were told, who are slower to ask than this process: listeners out of the line, or the first in
 	// line, which the server does not count.
 	Outsiders bool
+	// Redisson means that a waiter of Redisson's is behind the one in a fair lock's queue that has the lock, or was told.
+	Redisson bool
 
 	WithoutQueue bool // the queue is unchanged: the call was repeated without it
 	NoQueue      bool // because the user may not use queues
@@ -206,6 +208,10 @@ func readReleased(m rueidis.RedisMessage) (ReleaseReply, error) {
 		return ReleaseReply{Status: Freed, Several: true}, nil
 	case n == 4:
 		return ReleaseReply{Status: Freed, Several: true, Outsiders: true}, nil
+	case n == 5:
+		return ReleaseReply{Status: Granted, Redisson: true}, nil
+	case n == 6:
+		return ReleaseReply{Status: Freed, Redisson: true}, nil
 	}
 	return ReleaseReply{}, fmt.Errorf("unknown reply %d", n)
 }

@@ -168,6 +168,62 @@ func TestFairDeadWaiters(t *testing.T) {
 	}
 }
 
+// The first in the queue does not come: a process of ours that was stopped is given the lock, or told that it is free; so is a waiter of
+// Redisson's that has died. A waiter of Redisson's behind it, whose time is over, sleeps until it is told again. Whoever released the lock
+// does that when the first has had its time.
+func TestFairWakesRedissonBehindTheDead(t *testing.T) {
+	const stopped, dead, java = "00000001-0000-4000-8000-000000000000:01", "00000002-0000-4000-8000-000000000000:1", "00000003-0000-4000-8000-000000000000:1"
+	unlock := func(b *fairFixture, unlock rlock.UnlockFunc) { require.NoError(b, unlock()) }
+	force := func(b *fairFixture, _ rlock.UnlockFunc) {
+		answer(b.processes[0].FairMutex(b.name).ForceUnlock(b.Context())).ok(b)
+	}
+	for name, c := range map[string]struct {
+		first  string
+		o      rlock.Options
+		end    func(*fairFixture, rlock.UnlockFunc)
+		within time.Duration
+	}{
+		"given":            {stopped, rlock.Options{}, unlock, 2 * time.Second},
+		"given by force":   {stopped, rlock.Options{}, force, 5 * time.Second},
+		"told":             {stopped, rlock.Options{HandOff: rlock.HandOff{Most: -1}}, unlock, 5 * time.Second},
+		"Redisson":         {dead, rlock.Options{}, unlock, 5 * time.Second},
+		"Redisson, forced": {dead, rlock.Options{}, force, 5 * time.Second},
+	} {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			b, s := fairStandalone(t, 1, c.o)
+			list, times := b.keys()
+			heard := make(chan time.Time, 10)
+			listener, giveBack := s.Client(t).Dedicate()
+			defer giveBack()
+			channel := "redisson_lock__channel:{" + b.name + "}:"
+			listener.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(m rueidis.PubSubMessage) {
+				if m.Channel == channel+java && m.Message == "0" {
+					heard <- time.Now()
+				}
+			}})
+			require.NoError(t, listener.Do(t.Context(), listener.B().Subscribe().Channel(channel+stopped[:36], channel+java).Build()).Error())
+			unlock := b.lock(0)
+			until := strconv.FormatInt(time.Now().Add(4*time.Second).UnixMilli(), 10)
+			b.do("RPUSH", list, c.first, java)
+			b.do("ZADD", times, until, c.first, strconv.FormatInt(time.Now().Add(time.Hour).UnixMilli(), 10), java)
+
+			began := time.Now()
+			c.end(b, unlock)
+			at := began
+			for at.Equal(began) { // those of the release
+				at = redistest.Within(t, testTimeout, heard, "told")
+			}
+			require.Equal(t, c.within+2*time.Millisecond, at.Sub(began))
+			require.Zero(t, answer(b.do("EXISTS", b.name).AsInt64()).ok(t))
+			require.Equal(t, []string{java}, answer(b.do("LRANGE", list, "0", "-1").AsStrSlice()).ok(t))
+			sleep(time.Minute)
+			require.Empty(t, heard)
+			b.do("DEL", list)
+			b.do("DEL", times)
+		})
+	}
+}
+
 // A waiter that gives up leaves the queue at once, wherever it stands, and the order of the others stays.
 func TestFairGiveUp(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {

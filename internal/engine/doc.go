@@ -133,6 +133,7 @@
 //   - one to watch its ear, from the first lock with WithAsked or WithLinger, or the first search for a deadlock, on, and one to look for
 //     waiters, from the first with WithAsked on,
 //   - one for each label of another Client while it is looked up, and for each owner in another process while it is asked for a lock,
+//   - one for each fair lock with waiters of Redisson's behind the first, until that has had its time,
 //   - one for each kept lock while it is released, or its waiters are looked for,
 //   - one for each Redis node with a waiter, with a connection of its own, and a second while that node is to answer,
 //   - one to ask which nodes have the slots of a cluster, while somebody waits for that, and one for each question without an answer,

@@ -45,6 +45,7 @@ type Client struct {
 	observers []Observer   // of all locks
 	Cache     Cache        // nil: none
 	Kept      atomic.Int32 // tenures that it keeps
+	looks     looks
 
 	shutting, emptied sync.Once
 	Shut              chan struct{} // closed by Shutdown at once: no new holds

@@ -253,6 +253,7 @@ func (m *Lock) SendRelease(ctx context.Context, args lua.ReleaseArgs) (lua.Relea
 	if reply.NoQueue && err == nil {
 		c.Forbidden(args.Side).Store(true)
 	}
+	m.Released(reply)
 	return reply, err
 }
 
