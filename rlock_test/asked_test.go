@@ -94,6 +94,35 @@ func TestAskedOfReaders(t *testing.T) {
 	})
 }
 
+// Many readers are asked side by side, not in turn: far from Redis that would take a round trip each.
+func TestAskedOfManyReadersFarAway(t *testing.T) {
+	const readers, trip = 50, 200 * time.Millisecond
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
+		var inside []lockResult
+		for range readers {
+			c := newClient(t, b.rdb)
+			inside = append(inside, locked(t, c.RWMutex(b.name, rlock.WithAsked()).Read()))
+			b.earsOf(t, c)
+		}
+		proxy := redistest.StartProxy(t, s.Addr())
+		far := newClient(t, s.Client(t, redistest.Via(proxy)))
+		lockAndUnlock(t, far.Mutex("connects"))
+		proxy.Delay(trip / 2)
+		began := time.Now()
+		writer := lockAsync(t, far.RWMutex(b.name).Write())
+		for _, r := range inside {
+			awaitAsked(t, r.ctx)
+		}
+		require.Less(t, time.Since(began), 20*trip) // the writer has subscribed, and joined the queue
+		for _, r := range inside {
+			require.NoError(t, r.unlock())
+		}
+		writer.getAndUnlock(t, testTimeout)
+	})
+}
+
 // Readers of one process do not ask each other. A writer asks them, and is asked by the next reader.
 func TestAskedOfReadersAndWriters(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
@@ -505,43 +534,4 @@ func TestAskedWhileTheMessageIsUnderWay(t *testing.T) {
 		require.NoError(t, h.unlock())
 		waits.getAndUnlock(t, testTimeout)
 	})
-}
-
-// G4: the other readers of locks that a reader has whose ear is at a node that hangs, however many, are asked for their other locks.
-func TestAskedBesideEarsThatHang(t *testing.T) {
-	redistest.Parallel(t)
-	cluster, proxy, isAt, readers := earAtANodeThatHangs(t)
-	writer := newClient(t, cluster.Client(t, redistest.Via(proxy)))
-	var names []string
-	for i := 0; len(names) < 201; i++ {
-		if name := fmt.Sprint(redistest.Name(t), i); !isAt(name) {
-			names = append(names, name)
-			lockAndUnlock(t, writer.RWMutex(name).Write()) // it knows the scripts, and all nodes
-		}
-	}
-	one, many := names[0], names[1:]
-	var holds []lockResult
-	for _, name := range many {
-		for _, c := range readers {
-			holds = append(holds, locked(t, c.RWMutex(name, rlock.WithAsked()).Read()))
-		}
-	}
-	asked := locked(t, readers[false].RWMutex(one, rlock.WithAsked()).Read())
-	proxy.BlackHole(true)
-	var waits []pendingLock
-	for _, name := range many {
-		waits = append(waits, lockAsync(t, writer.RWMutex(name).Write()))
-	}
-	redistest.Eventually(t, testTimeout, func() bool { return writer.Stats().Waiting == len(many) }, "they wait")
-	began := time.Now()
-	waits = append(waits, lockAsync(t, writer.RWMutex(one).Write()))
-	awaitAsked(t, asked.ctx)
-	require.Less(t, redistest.Ran(t, began, time.Now()), 3*time.Second)
-	proxy.BlackHole(false)
-	for _, h := range append(holds, asked) {
-		require.NoError(t, h.unlock())
-	}
-	for _, w := range waits {
-		w.getAndUnlock(t, testTimeout)
-	}
 }

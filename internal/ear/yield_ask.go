@@ -1,6 +1,7 @@
 package ear
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -174,27 +175,30 @@ func (e *Ear) fields(ctx context.Context, m *tenure.Lock) ([]string, error) {
 	return e.RDB.Do(ctx, e.RDB.B().Hrandfield().Key(m.Key).Count(mostReaders).Build()).AsStrSlice()
 }
 
-// askEach asks those of the owners that can be asked, and returns the number that heard. Owners of this process go to own, unless it is
-// nil.
+// askEach asks those of the owners that can be asked, side by side, and returns the number that heard. Owners of this process go to own,
+// unless it is nil.
 func (e *Ear) askEach(fields []string, own func(tag uint64)) (heard int, err error) {
+	var others sync.WaitGroup
+	var mu sync.Mutex // guards the results meanwhile
 	for _, field := range fields {
 		mark, id, tag := kinds.CapabilityOf(field)
-		if !isAskable(mark) {
-			continue
+		switch {
+		case !isAskable(mark):
+		case id != e.ID:
+			others.Go(func() {
+				n, failed := e.askOne(id, saidAsked, tag)
+				mu.Lock()
+				defer mu.Unlock()
+				heard, err = heard+min(n, 1), cmp.Or(failed, err)
+			})
+		case own != nil:
+			mu.Lock()
+			heard++
+			mu.Unlock()
+			own(tag)
 		}
-		if id == e.ID {
-			if own != nil {
-				heard++
-				own(tag)
-			}
-			continue
-		}
-		n, failed := e.askOne(id, saidAsked, tag)
-		if failed != nil {
-			err = failed
-		}
-		heard += min(n, 1)
 	}
+	others.Wait()
 	return heard, err
 }
 
