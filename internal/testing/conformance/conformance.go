@@ -319,6 +319,16 @@ func (p *place) refused(ctx context.Context, t *testing.T, l rlock.Locker) {
 	require.LessOrEqual(t, time.Since(began), p.d.Soon)
 }
 
+// answered waits until Redis has answered the Clients of a side. On a busy machine a Lock may have left calls that it had not answered for longer
+// than a TryLock takes for an outage.
+func (p *place) answered(t *testing.T, side int) {
+	t.Helper()
+	for _, c := range p.clients[side] {
+		_, err := c.Mutex(p.name).IsLocked(p.ctx)
+		require.NoError(t, err)
+	}
+}
+
 // tryOnce calls TryLock(ctx, 0), see try.
 func tryOnce(ctx context.Context, l rlock.Locker) (began time.Time, section context.Context, unlock rlock.UnlockFunc, err error) {
 	return try(ctx, l, 0)

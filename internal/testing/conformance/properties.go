@@ -383,6 +383,7 @@ func boundedWait(t *testing.T, p *place, a, b rlock.Locker) {
 	require.GreaterOrEqual(t, time.Since(began), maxWait)
 	require.LessOrEqual(t, time.Since(began), maxWait+p.d.Soon)
 	require.ErrorIs(t, none(), rlock.ErrNotHeld)
+	p.answered(t, 1)
 	p.refused(p.ctx, t, b)
 	waits := lockAsync(t, lockFunc(func(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
 		return b.TryLock(ctx, longWatchdog/3)
