@@ -266,7 +266,7 @@ func (f *fleet) finish(addr, id string, data []byte) {
 		p.send(data[at:])
 	}
 	require.NoError(f.t, p.body.Close())
-	require.Contains(f.t, p.ends(), "204")
+	require.Contains(f.t, p.ends(), "204 No Content")
 	is, err := os.ReadFile(filepath.Join(f.folder, id))
 	require.NoError(f.t, err)
 	require.Equal(f.t, data, is)
@@ -326,7 +326,7 @@ func TestKill(t *testing.T) {
 	data, id, p := f.halfway(2)
 	f.processes[0].Kill()
 	require.NoError(t, p.body.Close())
-	require.NotContains(t, p.ends(), "204")
+	require.NotContains(t, p.ends(), "204 No Content")
 	f.finish(f.addrs[1], id, data)
 }
 
@@ -360,7 +360,7 @@ func TestRestart(t *testing.T) {
 			<-time.After(2 * watchdog) // for so long a lease would have lasted
 			p.send(data[2*part:])
 			require.NoError(t, p.body.Close())
-			require.Contains(t, p.ends(), "204")
+			require.Contains(t, p.ends(), "204 No Content")
 			require.Equal(t, len(data), offset(t, f.addrs[1], id))
 		})
 	}
@@ -423,7 +423,7 @@ func TestErrors(t *testing.T) {
 	p := upload(t, addr, id, 0)
 	require.NoError(t, p.body.Close())
 	s.redis.Restart() // in time
-	require.Contains(t, p.ends(), "204")
+	require.Contains(t, p.ends(), "204 No Content")
 
 	rdb := s.redis.Client(t)
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Set().Key(id).Value("data").Build()).Error())
