@@ -312,12 +312,21 @@ func (a *MultiMutex) check() {
 // The section's ctx carries a hold of each lock, and is cancelled as soon as one is lost, with that lock's [LostError] as its cause. The unlock
 // releases all; its error joins those of the locks. The error of a failed Lock names the one that was in the way.
 func (a *MultiMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
-	return a.lock(tenure.CallerNow(ctx).Patient(a.maxWait, time.Second).Persistent(a.persist))
+	return a.lock(tenure.CallerNow(ctx).Patient(a.maxWait, a.attempt()).Persistent(a.persist))
 }
 
 // TryLock is Lock with a bound on the whole wait. If wait is 0 or less it makes one attempt.
 func (a *MultiMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
-	return a.lock(tenure.CallerNow(ctx).UpTo(wait, time.Second).Persistent(a.persist))
+	return a.lock(tenure.CallerNow(ctx).UpTo(wait, a.attempt()).Persistent(a.persist))
+}
+
+// attempt is the minimum time for the first attempt.
+func (a *MultiMutex) attempt() time.Duration {
+	least := tenure.Attempt
+	for _, c := range a.clients {
+		least = max(least, c.Attempt)
+	}
+	return least
 }
 
 // Do is [Mutex.Do], with all locks.

@@ -81,7 +81,7 @@ func (l *CountDownLatch) Await(ctx context.Context) error {
 // TryAwait is Await with the bound of [Mutex.TryLock]. If wait is 0 or less it asks once.
 func (l *CountDownLatch) TryAwait(ctx context.Context, wait time.Duration) error {
 	l.check(ctx)
-	return l.await(tenure.CallerNow(ctx).UpTo(wait, time.Second))
+	return l.await(tenure.CallerNow(ctx).UpTo(wait, l.client.engine.Attempt))
 }
 
 func (l *CountDownLatch) await(who tenure.Caller) error {

@@ -94,7 +94,7 @@ func (s *PermitSemaphore) Acquire(ctx context.Context) (context.Context, *Permit
 // AcquireN is Acquire for a section that needs n permits, from 1 to 100: all or none, as one Permit. If one is lost, its ctx is cancelled.
 func (s *PermitSemaphore) AcquireN(ctx context.Context, n int) (context.Context, *Permit, error) {
 	s.check(ctx)
-	return s.acquire(tenure.CallerNow(ctx).Patient(s.semaphore.MaxWait, time.Second).Persistent(s.semaphore.Persists), n)
+	return s.acquire(tenure.CallerNow(ctx).Patient(s.semaphore.MaxWait, s.client.engine.Attempt).Persistent(s.semaphore.Persists), n)
 }
 
 // TryAcquire is Acquire with the bound of [Mutex.TryLock].
@@ -105,7 +105,7 @@ func (s *PermitSemaphore) TryAcquire(ctx context.Context, wait time.Duration) (c
 // TryAcquireN is TryAcquire for n permits, see [PermitSemaphore.AcquireN].
 func (s *PermitSemaphore) TryAcquireN(ctx context.Context, n int, wait time.Duration) (context.Context, *Permit, error) {
 	s.check(ctx)
-	return s.acquire(tenure.CallerNow(ctx).UpTo(wait, time.Second).Persistent(s.semaphore.Persists), n)
+	return s.acquire(tenure.CallerNow(ctx).UpTo(wait, s.client.engine.Attempt).Persistent(s.semaphore.Persists), n)
 }
 
 func (s *PermitSemaphore) acquire(who tenure.Caller, n int) (context.Context, *Permit, error) {

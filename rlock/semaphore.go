@@ -80,7 +80,7 @@ func (s *Semaphore) Acquire(ctx context.Context, n int64) error {
 // TryAcquire is Acquire with the bound of [Mutex.TryLock].
 func (s *Semaphore) TryAcquire(ctx context.Context, n int64, wait time.Duration) error {
 	s.check(ctx)
-	return s.acquire(tenure.CallerNow(ctx).UpTo(wait, time.Second), n)
+	return s.acquire(tenure.CallerNow(ctx).UpTo(wait, s.client.engine.Attempt), n)
 }
 
 func (s *Semaphore) acquire(who tenure.Caller, n int64) error {

@@ -21,7 +21,16 @@ func awaitAsked(t testing.TB, ctx context.Context) {
 	t.Helper()
 	asked := rlock.Asked(ctx)
 	require.NotNil(t, asked, "the hold was taken with WithAsked")
-	redistest.Within(t, testTimeout, asked, "a waiter has asked")
+	how := make(chan error, 1)
+	go func() { // ends with the section
+		select {
+		case <-asked:
+			how <- nil
+		case <-ctx.Done():
+			how <- context.Cause(ctx)
+		}
+	}()
+	require.NoError(t, redistest.Within(t, testTimeout, how, "a waiter has asked"))
 }
 
 // notAsked requires that no waiter has asked so far.
@@ -310,6 +319,7 @@ func exists(t testing.TB, rdb rueidis.Client, key string) bool {
 // A user without the right to subscribe or to publish locks as before, and its Client logs this once. The holder finds such waiters
 // by polling.
 func TestAskedForbidden(t *testing.T) {
+	const watchdog = 3 * shortWatchdog // it polls every third of that, and a busy machine takes its time to renew
 	redistest.Parallel(t)
 	s := redistest.Start(t)
 	admin := fixture{rdb: s.Client(t)}
@@ -319,7 +329,7 @@ func TestAskedForbidden(t *testing.T) {
 		require.NoError(t, admin.do(t, all...).Error())
 		j := new(lockedBuffer)
 		rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = name, "secret" })
-		return newClient(t, rdb, rlock.Options{WatchdogTimeout: shortWatchdog, Logger: slog.New(slog.NewTextHandler(j, nil))}), j
+		return newClient(t, rdb, rlock.Options{WatchdogTimeout: watchdog, Logger: slog.New(slog.NewTextHandler(j, nil))}), j
 	}
 	t.Run("to listen", func(t *testing.T) {
 		redistest.Parallel(t)
@@ -341,7 +351,7 @@ func TestAskedForbidden(t *testing.T) {
 	t.Run("to speak", func(t *testing.T) {
 		redistest.Parallel(t)
 		c, j := limited(t, "dumb")
-		holder := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: shortWatchdog})
+		holder := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: watchdog})
 		for _, name := range []string{"dumb1", "dumb2"} {
 			hold := locked(t, holder.Mutex(name, rlock.WithAsked()))
 			waiter := lockAsync(t, c.Mutex(name))

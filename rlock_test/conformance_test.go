@@ -39,7 +39,7 @@ func conform(t *testing.T, d deployment) {
 		Smoke:    !redistest.RealWorld(),       // where TestConformanceInMemory of rlocktest has them
 		Soon:     rlock.DefaultWatchdogTimeout, // on a busy machine
 		// As in newClient.
-		UnlockTimeout: testTimeout, Made: func(c *rlock.Client) { enginetest.LongLeases(c) },
+		UnlockTimeout: testTimeout, Made: func(c *rlock.Client) { enginetest.Patient(c) },
 		Run: func(t *testing.T, cell func(*testing.T)) {
 			redistest.Parallel(t)
 			cell(t)

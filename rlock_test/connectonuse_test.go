@@ -269,9 +269,9 @@ func TestConnectOnUseOfDeployments(t *testing.T) {
 		"sentinels": "redis://127.0.0.1:1?master_set=" + redistest.MasterSet + "&addr=" + strings.Join(sentinels.Addrs(), "&addr="),
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := longLeases(t, answer(rlock.Open(patiently(url), unhurried(t, rlock.Options{ConnectOnUse: true}))).ok(t))
+			c := withPatience(t, answer(rlock.Open(patiently(url), unhurried(t, rlock.Options{ConnectOnUse: true}))).ok(t))
 			defer c.Close()
-			now := longLeases(t, answer(rlock.Open(patiently(url), unhurried(t))).ok(t))
+			now := withPatience(t, answer(rlock.Open(patiently(url), unhurried(t))).ok(t))
 			defer now.Close()
 			var members []rlock.Locker
 			for _, name := range []string{"a", "b", "c", "{d}:1", "{d}:2"} {

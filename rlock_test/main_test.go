@@ -70,7 +70,7 @@ func loadScripts(t testing.TB, c *rlock.Client) {
 // newClient returns a lock client that is closed before rdb is.
 func newClient(t testing.TB, rdb rueidis.Client, o ...rlock.Options) *rlock.Client {
 	t.Helper()
-	c := longLeases(t, answer(rlock.New(rdb, unhurried(t, o...))).ok(t))
+	c := withPatience(t, answer(rlock.New(rdb, unhurried(t, o...))).ok(t))
 	clientsOf.add(t, c)
 	t.Cleanup(c.Close)
 	return c
@@ -88,12 +88,12 @@ func unhurried(t testing.TB, o ...rlock.Options) (options rlock.Options) {
 	return options
 }
 
-// longLeases gives a new Client longer leases of handed over locks and of places on real servers, where no test is about them: a busy machine
-// may take its time to renew them.
-func longLeases(t testing.TB, c *rlock.Client) *rlock.Client {
+// withPatience gives a new Client longer leases of handed over locks and of places on real servers, and a TryLock more time, where no test is about
+// them: a busy machine may take its time.
+func withPatience(t testing.TB, c *rlock.Client) *rlock.Client {
 	t.Helper()
 	if !redistest.IsVirtual(t) && !redistest.RealWorld() && !strings.HasPrefix(t.Name(), "TestInterop") { // Redisson meets those of users
-		enginetest.LongLeases(c)
+		enginetest.Patient(c)
 	}
 	return c
 }

@@ -137,7 +137,7 @@ func soakWorker(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	enginetest.LongLeases(client)
+	enginetest.Patient(client)
 	w := soaker{job: job, client: client}
 	var wg sync.WaitGroup
 	end := time.Now().Add(job.For)

@@ -31,6 +31,7 @@ type Client struct {
 	HandsOff   bool
 	GrantLease time.Duration // of a grant to another process of this Client's watchdog time
 	PlaceLease time.Duration // for how long a place lasts without a refresh, for waiters of this Client
+	Attempt    time.Duration // that of its locks
 
 	noQueues    atomic.Bool     // the ACL user may not use the queues of processes
 	noMarks     atomic.Bool     // nor writers' marks
@@ -114,10 +115,13 @@ type counters struct {
 	Exported, Adopted                              atomic.Uint64
 }
 
+// Attempt is what the first attempt of a TryLock has at least.
+const Attempt = time.Second
+
 // MinAttempt is the minimum time of a TryLock's first attempt, plus the time replicas may take. So a TryLock whose wait is shorter than
 // a round trip still asks once.
 func (c *Client) MinAttempt() time.Duration {
-	return time.Second + c.ReplicaTimeout()
+	return c.Attempt + c.ReplicaTimeout()
 }
 
 // ReplicaTimeout is how long an acquire may wait for the replicas.

@@ -30,6 +30,7 @@ func New(rdb rueidis.Client, id string, o Options) *Client {
 		Options:           o,
 		GrantLease:        GrantLease(o.WatchdogTimeout),
 		PlaceLease:        min(placeLease, o.WatchdogTimeout),
+		Attempt:           Attempt,
 		HandsOff:          o.HandOff.Most > 0 && o.Replicas == 0,
 		Shut:              make(chan struct{}),
 		empty:             make(chan struct{}),

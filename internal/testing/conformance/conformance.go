@@ -5,7 +5,6 @@ package conformance
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -311,7 +310,8 @@ func (p *place) beforeExpiry() time.Duration {
 // refused checks that the lock is held, by anybody but ctx.
 func (p *place) refused(ctx context.Context, t *testing.T, l rlock.Locker) {
 	t.Helper()
-	began, same, unlock, err := tryOnce(ctx, l)
+	began := time.Now()
+	same, unlock, err := l.TryLock(ctx, 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.NotErrorIs(t, err, rlock.ErrUnreachable)
 	require.Equal(t, ctx, same)
@@ -326,24 +326,6 @@ func (p *place) answered(t *testing.T, side int) {
 	for _, c := range p.clients[side] {
 		_, err := c.Mutex(p.name).IsLocked(p.ctx)
 		require.NoError(t, err)
-	}
-}
-
-// tryOnce calls TryLock(ctx, 0), see try.
-func tryOnce(ctx context.Context, l rlock.Locker) (began time.Time, section context.Context, unlock rlock.UnlockFunc, err error) {
-	return try(ctx, l, 0)
-}
-
-// try calls TryLock, and returns when the call began. Its first attempt has a second: if the machine is so busy that Redis has not answered
-// by then, try repeats the call.
-func try(ctx context.Context, l rlock.Locker, wait time.Duration) (began time.Time, section context.Context, unlock rlock.UnlockFunc, err error) {
-	for busy := false; ; { // then the next one may come behind the attempt that it has left
-		began = time.Now()
-		section, unlock, err = l.TryLock(ctx, wait)
-		busy = busy || time.Since(began) >= time.Second
-		if !errors.Is(err, rlock.ErrUnreachable) || !busy || ctx.Err() != nil {
-			return began, section, unlock, err
-		}
 	}
 }
 

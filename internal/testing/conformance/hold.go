@@ -23,7 +23,7 @@ func hold(t *testing.T, p *place, a, b rlock.Locker) {
 	_, bounded := h.Context().Deadline()
 	require.False(t, bounded)
 	for _, l := range []rlock.Locker{a, b} {
-		_, _, _, err := tryOnce(h.Context(), acquires{l})
+		_, _, err := acquires{l}.TryLock(h.Context(), 0)
 		require.True(t, rlock.IsBusy(err), err)
 	}
 	select {

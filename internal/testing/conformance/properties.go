@@ -92,12 +92,12 @@ func exclusion(t *testing.T, p *place, a, b rlock.Locker) {
 
 // TryLock(0) is refused at once while the lock is held, by either side, and gets it when it is free.
 func refusedAtOnce(t *testing.T, p *place, a, b rlock.Locker) {
-	_, _, unlock, err := tryOnce(p.ctx, a)
+	_, unlock, err := a.TryLock(p.ctx, 0)
 	require.NoError(t, err)
 	p.refused(p.ctx, t, a)
 	p.refused(p.ctx, t, b)
 	require.NoError(t, unlock())
-	_, _, unlock, err = tryOnce(p.ctx, b)
+	_, unlock, err = b.TryLock(p.ctx, 0)
 	require.NoError(t, err)
 	require.NoError(t, unlock())
 }
@@ -108,7 +108,8 @@ func refusedAfterAWait(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, err)
 	for _, l := range []rlock.Locker{a, b} {
 		for _, wait := range []time.Duration{-1, time.Millisecond, 50 * time.Millisecond} {
-			began, _, _, err := try(p.ctx, l, wait)
+			began := time.Now()
+			_, _, err := l.TryLock(p.ctx, wait)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
 			require.NotErrorIs(t, err, context.DeadlineExceeded, "the caller's ctx is not done")
 			var refusal *rlock.NotAcquiredError
