@@ -3,9 +3,9 @@
 -- grant takes a process out of the line, and notes it in line.grants: until it asks, but no longer than line.keep, it has the permit with its
 -- id. It returns false if the process does not listen, was told to ask, or the user may not see that; or if others listen who are not in line
 -- (see announce.lua): if the process is dead, nobody tells them when its time is over.
-local function grant(line, client, request, id, till)
-  local channel = line.channel
-  local listen = id ~= '' and till % 1 == 0
+local function grant(line, client, request, till)
+  local channel, id = line.channel, till % 1 == 0 and string.match(request, '^want 1 (.+)$')
+  local listen = id
     and redis.pcall('pubsub', line.how == 'publish' and 'numsub' or 'shardnumsub', ear_of(line, client), channel, channel .. ':rlock_queue')
   if not listen or not listen[2] or listen[2] == 0 or listen[4] > listen[6] then
     return false

@@ -8,30 +8,31 @@
 -- A process asks half of line.keep before that, by its own timer or after a message; at once if it was told so: then half a ms is added.
 -- All else is computed from this in each call.
 
--- open starts with the line. It reads each key that may be written, so that one of another type is an error before anything is written.
--- text is <mode> <how> <keep> <channel>, see semaphore.lua.
+-- open starts with the line, a table with all that is known of it: one that grows is copied each time, so the scripts begin with most of
+-- its fields. It reads each key that may be written, so that one of another type is an error before anything is written. text is
+-- <mode> <how> <keep> <channel>, see semaphore.lua.
 local function open(line, text)
   local mode, how, keep, channel = string.match(text, '^(%d) (%a+) (%d+) (.*)$')
   line.waits, line.offers, line.cancelled = mode == '1' or mode == '3', mode == '3', mode == '2'
   line.how, line.keep, line.channel = how, tonumber(keep), channel
+  line.half = line.keep / 2
   line.client = line.recorded and line.queue and string.sub(line.recorded, #line.requests + 2) or ''
-  line.change, line.soon, line.half, line.length, line.sum = 0, math.huge, line.keep / 2, line.length or 0, 0
-  line.wants, line.which, line.rest = {}, {}, {}
   if line.queue and (line.length > 0 or line.waits) then
-    line.now = line.now or clock()
+    line.now = line.now > 0 and line.now or clock()
     line.mine = line.waits and redis.call('zmscore', line.queue, line.client)[1]
-    line.offered = string.match(redis.call('hmget', line.requests, line.client)[1] or '', '^want 1 (.+)$')
+    if line.waits then
+      redis.call('hmget', line.requests, line.client)
+    end
     line.lost = line.length == 0 and redis.call('zrange', line.ends, '0', '127') -- otherwise serve and arm read it first
   end
-  line.now, line.total = line.now or 0, math.huge
   return line
 end
 
 -- drop takes a process out of the line.
 local function drop(line, client)
-  line.length = line.length - redis.call('zrem', line.queue, client)
+  redis.call('hdel', line.requests, client) -- an error if that is of another type
   redis.call('zrem', line.ends, client)
-  redis.call('hdel', line.requests, client)
+  line.length = line.length - redis.call('zrem', line.queue, client)
 end
 
 -- ear_of returns the channel of a client's process: it has the UUID that the client begins with.
@@ -58,13 +59,16 @@ local late = 100
 -- joins is one of the many up to twice as many as needed: where processes come and go, seldom anybody has to be told.
 local function arm(line)
   local at, need, there = line.soon, 1, 0
-  local mine = line.waits and #line.rest > 0 and not line.blocks
+  local mine, first = line.waits and #line.rest > 0 and not line.blocks, line.soon < math.huge and string.format('(%d', line.soon)
   while at <= line.now + 60000 and (line.length > 0 or #line.rest > 0) do
     local enough = mine and not line.mine and not line.again and need > 1 and 2 * need or need
     if there < enough then -- otherwise as many ask even earlier
-      there = redis.call('zcount', line.ends, string.format('(%d', line.soon), string.format('%d', at + line.half + late))
+      there = redis.call('zcount', line.ends, first, string.format('%d', at + line.half + late))
       line.again = line.again or mine and there < enough and at - line.now
       there = there + (line.again and 1 or 0)
+    end
+    if line.joins and line.again then
+      return -- as many others ask as before
     end
     if there < need then
       local later = redis.call(

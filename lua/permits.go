@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "70a5d1541468c7af6c6711dfbb0698ce15339447"}
+	permitsScript      = script{Text("permits"), "b5b4942e9131d45e08ecfb25af6004203eb2e0bc"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "4e3397ec4b76b31fa2515ac1cfd2899eb9b346f4"}
+	permitsLeaseScript = script{Text("permits_lease"), "53a51c9a55c3368a80d8aa9b708389938570e64a"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 

@@ -38,7 +38,7 @@
 
 local length = KEYS[5] and redis.call('zcard', KEYS[5])
 
--- include clock announce
+-- include clock
 
 -- Usually nobody is in line, no permit has expired, and the call is for one permit. Each call creates the functions behind this anew, which
 -- takes longer than all of it. Here the record is read as it is written. Whatever else may be is left to the rest, as it was.
@@ -80,7 +80,7 @@ if length == 0 and #ARGV == 6 and ARGV[2] == '0' and (takes or ARGV[4] == '') an
       if done then
         if not takes and free > 0 then
           local how, channel = string.match(ARGV[3], '^%d (%a+) %d+ (.*)$')
-          announce(how, channel, free, true, 0)
+          redis.pcall(how, channel, string.format('%d', free)) -- as announce
         end
         result = string.format('%d|-1|0|', free) .. result
         return result
@@ -96,7 +96,7 @@ if length == 0 and #ARGV == 6 and ARGV[2] == '0' and (takes or ARGV[4] == '') an
 end
 
 local texts = redis.call('mget', KEYS[1], KEYS[2])
--- include counter message record line serve grant
+-- include announce counter message record line serve grant
 local free, exists, foreign = free_of(KEYS[1], texts[1])
 if foreign then
   return foreign
@@ -105,8 +105,8 @@ local permits, numbers = KEYS[3], KEYS[4]
 local numbered = redis.call('zcard', numbers)
 local line = open({
   counter = KEYS[1], recorded = KEYS[2], queue = KEYS[5], requests = KEYS[6], ends = KEYS[7], free = free, exists = exists,
-  record = texts[2], request = ARGV[1], now = clock(), length = length, held = redis.call('zcard', permits),
-  grant = grant, grants = {},
+  record = texts[2], request = ARGV[1], now = clock(), length = length or 0, total = math.huge, soon = math.huge, change = 0, sum = 0,
+  wants = {}, which = {}, rest = {}, held = redis.call('zcard', permits), grant = grant, grants = {},
 }, ARGV[3])
 
 -- remove returns permits, and when each of them was to expire. Nobody grants one any more.
@@ -115,8 +115,10 @@ local function remove(ids)
   if #ids == 0 then
     return ids
   end
-  for _, id in ipairs(ids) do
-    if id == line.offered then
+  local text = line.length > 0 and redis.call('hmget', line.requests, line.client)[1]
+  local offered = text and string.match(text, '^want 1 (.+)$')
+  for _, id in ipairs(offered and ids or {}) do
+    if id == offered then
       redis.call('hdel', line.requests, line.client)
     end
   end

@@ -15,7 +15,7 @@
 -- before, all that are not in line are told of a permit, which they find taken, but until when.
 
 local line = open({
-  queue = KEYS[2], requests = KEYS[3], ends = KEYS[4], now = clock(), length = KEYS[2] and redis.call('zcard', KEYS[2]),
+  queue = KEYS[2], requests = KEYS[3], ends = KEYS[4], now = clock(), length = KEYS[2] and redis.call('zcard', KEYS[2]) or 0, rest = {},
 }, ARGV[1])
 local score = redis.call('zscore', KEYS[1], ARGV[2])
 if not score or tonumber(score) <= line.now then

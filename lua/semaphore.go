@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "f26de07ec38ba2c8777ff04658d956608689022d"}
-	semaphoreScript       = script{Text("semaphore"), "c466a5e5701f1e6a353909155b1c377a8a554263"}
+	semaphoreScript       = script{Text("semaphore"), "147d2b957c342ca546e725174882c401d91036ae"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.

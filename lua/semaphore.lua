@@ -32,12 +32,10 @@
 
 local length = KEYS[3] and redis.call('zcard', KEYS[3])
 
--- include announce
-
 -- Usually nobody is in line, and a call that gives or wants is served at once. Each call creates the functions below anew, which takes longer
 -- than all of this. Here the record is read as it is written. Whatever else may be is left to the rest, as it was.
-local n, want = tonumber(ARGV[2]), tonumber(ARGV[4] == '' and '0' or ARGV[4])
-local gives = n and n ~= 0 and want == 0
+local n, want = ARGV[2] == '0' and 0 or tonumber(ARGV[2]), ARGV[4] == '' and 0 or tonumber(ARGV[4])
+local gives = want == 0 and n and n ~= 0
 if length == 0 and string.byte(ARGV[3]) ~= 50 -- the mode 2
   and (gives or n == 0 and want and want > 0 and (tonumber(redis.call('get', KEYS[1]) or '') or 0) >= want) then
   local result = gives and '1|||' or '1|1||'
@@ -48,7 +46,7 @@ if length == 0 and string.byte(ARGV[3]) ~= 50 -- the mode 2
     if type(free) == 'number' then
       if gives and n > 0 and free > 0 then
         local how, channel = string.match(ARGV[3], '^%d (%a+) %d+ (.*)$')
-        announce(how, channel, free, true, 0)
+        redis.pcall(how, channel, string.format('%d', free)) -- as announce
       end
       result = string.format('%d|-1|0|', free) .. result
       return result
@@ -62,14 +60,15 @@ if length == 0 and string.byte(ARGV[3]) ~= 50 -- the mode 2
 end
 
 local texts = redis.call('mget', KEYS[1], KEYS[2])
--- include clock counter message record line serve
+-- include announce clock counter message record line serve
 local free, exists, foreign = free_of(KEYS[1], texts[1])
 if foreign then
   return foreign
 end
 local line = open({
   counter = KEYS[1], recorded = KEYS[2], queue = KEYS[3], requests = KEYS[4], ends = KEYS[5], free = free, exists = exists,
-  record = texts[2], request = ARGV[1], length = length,
+  record = texts[2], request = ARGV[1], length = length or 0, now = 0, total = math.huge, soon = math.huge, change = 0, sum = 0,
+  wants = {}, which = {}, rest = {},
 }, ARGV[3])
 
 local done, sum, granted = recalled(line)

@@ -294,3 +294,37 @@ func TestSemaphoreWithoutMemory(t *testing.T) {
 	s.release(1, 1, 2)
 	s.wait(1, []int64{2}, 0)
 }
+
+// Who joins behind as many processes as there are free permits gets none: it is not compared with each of them.
+func TestSemaphoreJoinsACrowd(t *testing.T) {
+	t.Parallel()
+	s := newSem(t, redistest.Start(t).Client(t))
+	s.set(2)
+	s.wait(9, []int64{2}, 0)
+	for i := range 5 {
+		s.process(i + 1)
+		s.wait(i+1, []int64{1})
+	}
+	s.release(9, 2, 2)
+	s.process(6)
+	before := redistest.Commands(t, s.rdb)
+	s.wait(6, []int64{1})
+	after := redistest.Commands(t, s.rdb)
+	for _, command := range []string{"hmget", "zmscore"} { // of its own place
+		require.Equal(t, int64(1), after[command]-before[command], "%s", command)
+	}
+	s.line(1, 2, 3, 4, 5, 6)
+	s.wait(2, []int64{1}, 0)
+	s.wait(1, []int64{1}, 0)
+	s.line(3, 4, 5, 6)
+
+	// A permit that this very call brings goes to the first.
+	a := s.request(7)
+	s.process(7)
+	third := s.process(3)
+	a.N, a.Wants, a.Waits = 1, []int64{1}, true
+	require.Empty(t, s.use(a).Granted)
+	require.Equal(t, []string{look}, third.said())
+	s.wait(3, []int64{1}, 0)
+	s.line(4, 5, 6, 7)
+}

@@ -29,13 +29,22 @@ local function serve(line)
       call_for(line, client, 0, line.now + line.keep)
     end
   end
-  for _, client in ipairs(line.length > 0 and redis.call('zrange', line.ends, '-inf', string.format('%d', line.now), 'byscore', 'limit', '0', '128') or {}) do
+  local ended = line.length > 0 and redis.call('zrange', line.ends, '-inf', string.format('%d', line.now), 'byscore', 'limit', '0', '128') or {}
+  for _, client in ipairs(ended) do
     if not line.waits or client ~= line.client then
       drop(line, client)
     end
   end
+  if line.waits and not line.mine and #ended == 0 and not line.more and not line.grant and free > 0 and line.length > free then
+    -- Each of those before the last wants one permit at least, and nothing has changed for them: who joins gets none, but may be asked to look.
+    local first = redis.call('zrange', line.ends, '0', '0', 'withscores')[2]
+    if first then
+      line.soon, line.joins = math.floor(tonumber(first)) + 1, true
+      return
+    end
+  end
   while at < line.length and at < 128 and free > 0 and not stops do
-    local clients = redis.call('zrange', line.queue, at, at + math.min(free, 15))
+    local clients = redis.call('zrange', line.queue, at, at + math.min(free, 16) - 1)
     local requests, ends = redis.call('hmget', line.requests, unpack(clients)), redis.call('zmscore', line.ends, unpack(clients))
     for i, client in ipairs(clients) do
       if free <= 0 or stops then
@@ -47,11 +56,14 @@ local function serve(line)
         line.blocks = stops and line.length > 1
         line.soon = line.blocks and math.min(line.soon, line.now + line.keep + 1) or line.soon
       else
-        local list, id = string.match(requests[i] or '', '^%a+ ([%d,]*) ?(.*)$')
-        local wants = numbers_of(list or '')
-        local which, _, sum, blocks = fit(line, wants, free)
-        local turn, till = #which > 0 or #wants == 0, tonumber(ends[i] or line.now + 1000000)
-        if which[1] and line.grant and line.grant(line, client, requests[i], id, till) then
+        local text, till = requests[i] or '', tonumber(ends[i] or line.now + 1000000)
+        local sum, turn, blocks = 1, true, false
+        if text ~= 'want 1' and string.sub(text, 1, 7) ~= 'want 1 ' then -- most are for one permit, which is free
+          local wants = numbers_of(string.match(text, '^%a+ ([%d,]*)') or '')
+          local which, _, total, stuck = fit(line, wants, free)
+          turn, sum, blocks = #which > 0 or #wants == 0, total, stuck
+        end
+        if sum > 0 and line.grant and line.grant(line, client, text, till) then
           at, free = at - 1, free - 1
         elseif turn or blocks and (at < line.length or #line.wants > 0) then
           local asks = till % 1 ~= 0 or till <= line.now + (turn and line.half or line.keep + late)
