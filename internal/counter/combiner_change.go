@@ -3,7 +3,6 @@ package counter
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/go-rlock/rlock/lua"
 )
@@ -47,11 +46,10 @@ func merges(what lua.Change) bool { return what == lua.Add || what == CountDown 
 
 // admission is how a change was admitted, and how long its caller waits for it.
 type admission struct {
-	goesOn  bool             // it is made even if Redis refuses it
-	counted bool             // see calls.Admit
-	done    <-chan struct{}  // the caller leaves when this is closed,
-	closed  <-chan struct{}  // or this,
-	over    <-chan time.Time // or then
+	goesOn  bool            // it is made even if Redis refuses it
+	counted bool            // see calls.Admit
+	done    <-chan struct{} // the caller leaves when this is closed,
+	closed  <-chan struct{} // or this
 }
 
 // make makes a change for a caller, and gives back those permits. A failing combiner makes only changes that add, later. left: the caller left
@@ -76,7 +74,6 @@ func (m Counter) make(
 	case <-call.ended:
 	case <-how.done:
 	case <-how.closed:
-	case <-how.over:
 	}
 	m.of.mu.Lock()
 	if !call.over {

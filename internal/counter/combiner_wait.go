@@ -91,21 +91,16 @@ func (m Counter) waitedInVain(who tenure.Caller, w *counterWaiter) error {
 
 // stay returns when a caller's wait has ended, or it has left.
 func (m Counter) stay(who tenure.Caller, w *counterWaiter) {
-	var over <-chan time.Time
-	var timer *time.Timer
-	if !who.Limit.IsZero() {
-		timer = time.NewTimer(time.Until(who.Limit))
-		defer timer.Stop()
-		over = timer.C
-	}
+	over, stop := calls.At(who.Limit)
+	defer func() { stop() }()
 	for refused := w.refused; ; {
 		select {
 		case <-w.ended:
 			return
 		case <-refused:
-			if refused = nil; timer != nil {
-				timer.Reset(time.Until(who.Wait)) // Limit was for the first answer
-			}
+			refused = nil
+			stop()
+			over, stop = calls.At(who.Wait) // Limit was for the first answer
 			who.Waits("")
 			continue
 		case <-over:

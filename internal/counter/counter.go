@@ -140,9 +140,9 @@ func (m Counter) giveBack(values context.Context, until time.Time, n int64, ids 
 		return o.given, err
 	}
 	defer c.Calls.Ended()
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
-	o, left := m.make(values, admission{goesOn: true, over: timer.C}, lua.Add, n, ids...)
+	waits, cancel := context.WithDeadline(context.Background(), until)
+	defer cancel()
+	o, left := m.make(values, admission{goesOn: true, done: waits.Done()}, lua.Add, n, ids...)
 	if left {
 		o.err = calls.ErrNoAnswer
 	}
