@@ -5,6 +5,7 @@
 -- ARGV[n+1]  lease in ms
 -- ARGV[n+2]  number of keys of each: 1, or 2 with a counter; the owner field of each follows, and then the next row
 --
+-- Reply {0}                   all are held, and none has a counter
 -- Reply {0, tokens}           all are held; a token for each, as in acquire.lua
 -- Reply {which, ttl, holder, other}  none is taken: lock number which, counted from 1, is held by another owner, see acquire.lua
 --
@@ -13,17 +14,58 @@
 -- A repeat of a call whose reply was lost finds all locks held, and changes only the expiries. If a lock was lost in between, the
 -- others stay as they are.
 --
--- The script checks all locks, and then takes each by acquire.lua, which is sent along as the function acquire; if all are free, one
--- command shows it, and those without a counter need no more. If one fails, the locks taken before it are released: they were free, so
--- they have no other owner.
+-- The script checks all locks, and then takes each by acquire.lua, which is sent along as the function acquire. If all are free, one
+-- command shows it, and those without a counter need no more; if none has one, the arguments need no lists of their own, either. If one
+-- fails, the locks taken before it are released: they were free, so they have no other owner.
 
-local names, fences, owners, leases, held, k, n = {}, {}, {}, {}, {}, 0, 1
-while n <= #ARGV do
+local call, k = redis.call, 0
+
+-- undo releases the first n locks, except those that were held before. It returns the error with which the last of them was refused.
+local function undo(names, n, held, why)
+  for which = 1, n do
+    if not held[which] then
+      call('del', names[which])
+    end
+  end
+  local failed = type(why) == 'table' and why or redis.error_reply(tostring(why)) -- a text before Redis 7
+  return failed
+end
+
+local plain, n = true, 1
+while n < #ARGV do
+  plain, n = plain and ARGV[n + 2] == '1', n + 3 + ARGV[n]
+end
+
+local function take_free()
+  local n = 1
+  while n < #ARGV do
+    local last, lease = n + 2 + ARGV[n], ARGV[n + 1]
+    for n = n + 3, last do
+      k = k + 1
+      call('hset', KEYS[k], ARGV[n], '1')
+      call('pexpire', KEYS[k], lease)
+    end
+    n = last + 1
+  end
+end
+
+if plain and redis.pcall('exists', unpack(KEYS)) == 0 then -- or this user may not ask that
+  local done, why = pcall(take_free)
+  if not done then
+    local failed = undo(KEYS, k, {}, why)
+    return failed
+  end
+  return {0}
+end
+
+local names, fences, owners, leases, held = {}, {}, {}, {}, {}
+n = 1
+while n < #ARGV do
   local last, lease, keys = n + 2 + ARGV[n], ARGV[n + 1], ARGV[n + 2]
-  for i = n + 3, last do
+  for n = n + 3, last do
     local which = #names + 1
     k = k + 1
-    names[which], owners[which], leases[which] = KEYS[k], ARGV[i], lease
+    names[which], owners[which], leases[which] = KEYS[k], ARGV[n], lease
     if keys == '2' then
       k = k + 1
       fences[which] = KEYS[k]
@@ -36,10 +78,10 @@ local function acquires(which)
   return acquire({names[which], fences[which]}, {owners[which], leases[which]})
 end
 
-local free = redis.pcall('exists', unpack(names)) == 0 -- or this user may not ask that
+local free = not plain and redis.pcall('exists', unpack(names)) == 0
 for which, name in ipairs(free and {} or names) do
-  if redis.call('pttl', name) ~= -2 then
-    held[which] = redis.call('hexists', name, owners[which]) == 1
+  if call('pttl', name) ~= -2 then
+    held[which] = call('hexists', name, owners[which]) == 1
     if not held[which] then
       local refused = acquires(which)
       local ttl, holder, other = refused[1], refused[2], refused[4]
@@ -56,8 +98,8 @@ local function take()
     local token = 0
     now = which
     if free and not fences[which] then
-      redis.call('hset', name, owners[which], '1')
-      redis.call('pexpire', name, leases[which])
+      call('hset', name, owners[which], '1')
+      call('pexpire', name, leases[which])
     else
       token = acquires(which)
     end
@@ -70,12 +112,7 @@ end
 
 local _, why = pcall(take)
 if why then
-  for which = 1, now do
-    if not held[which] then
-      redis.call('del', names[which])
-    end
-  end
-  local failed = type(why) == 'table' and why or redis.error_reply(tostring(why)) -- a text before Redis 7
+  local failed = undo(names, now, held, why)
   return failed
 end
 return {0, tokens}

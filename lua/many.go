@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/redis/rueidis"
@@ -12,8 +13,8 @@ import (
 // Scripts for many locks at once. Each includes the script for one lock, and does the same for every lock.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "c7f7e40b4e96b2c5efd54665046b52cb35975582"}
-	releaseEachScript = script{calling("release", "release_each"), "ca75e21e4e44e269dc77ae0f30f40b5d3a12f6e3"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "3b7352510d50c3e9de178da2d9b2ca35270d46fa"}
+	releaseEachScript = script{calling("release", "release_each"), "de558bd69dd4932141c13a908e449f3b72700ef3"}
 )
 
 // calling returns the text of a script that calls another script as a function of its KEYS and ARGV.
@@ -63,6 +64,12 @@ func acquiredAll(r rueidis.RedisResult, n int) (reply AcquireAllReply, err error
 	switch {
 	case err != nil:
 		return reply, unanswered(err)
+	case len(s) == 1:
+		var zero int64
+		if zero, err = integer(s[0]); err == nil && zero != 0 {
+			err = fmt.Errorf("unknown reply {%d}", zero)
+		}
+		reply.Acquired, reply.Tokens = err == nil, make([]int64, n)
 	case len(s) == 2 && s[1].IsArray():
 		reply.Acquired = true
 		if reply.Tokens, err = integers(s[1]); err == nil && len(reply.Tokens) != n {
@@ -106,9 +113,10 @@ func ReleaseEach(ctx context.Context, c rueidis.Client, all []ReleaseArgs) ([]Re
 		args[row] = strconv.Itoa(of)
 		args = append(args, owner, channel)
 	}
-	replies, err := releaseEachScript.run(ctx, c, keys, args...).ToArray()
-	if err == nil && len(replies) != len(all) {
-		err = fmt.Errorf("%d answers for %d locks", len(replies), len(all))
+	reply, err := releaseEachScript.run(ctx, c, keys, args...).ToMessage()
+	var replies []rueidis.RedisMessage
+	if err == nil {
+		replies, err = repliesOf(reply, len(all))
 	}
 	if err != nil {
 		return nil, failed("release_each", unanswered(err))
@@ -118,4 +126,19 @@ func ReleaseEach(ctx context.Context, c rueidis.Client, all []ReleaseArgs) ([]Re
 		results[i].ReleaseReply, results[i].Err = all[i].released(replies[i])
 	}
 	return results, nil
+}
+
+// repliesOf returns the reply for each of n locks. A 1 stands for all.
+func repliesOf(reply rueidis.RedisMessage, n int) ([]rueidis.RedisMessage, error) {
+	if !reply.IsInt64() {
+		replies, err := reply.ToArray()
+		if err == nil && len(replies) != n {
+			err = fmt.Errorf("%d answers for %d locks", len(replies), n)
+		}
+		return replies, err
+	}
+	if one, _ := reply.ToInt64(); one != 1 {
+		return nil, fmt.Errorf("unknown reply %d", one)
+	}
+	return slices.Repeat([]rueidis.RedisMessage{reply}, n), nil
 }

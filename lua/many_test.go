@@ -151,3 +151,50 @@ func TestReleaseEach(t *testing.T) {
 	}
 	all[5].must("DEL", args[5].Fence)
 }
+
+// In one call, locks without waiters in the queue end as each by its own call: whoever listens, and whether the lock is held.
+func TestReleaseEachWithoutWaiters(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	states := []state{holding(me, "1", long), holding(other, "1", long), text, absent}
+	listeners := []func(lab) []*ear{
+		func(lab) []*ear { return nil },
+		func(l lab) []*ear { return []*ear{l.listen(false)} },
+		func(l lab) []*ear { return []*ear{l.listen(false), l.listen(false)} },
+		func(l lab) []*ear { return []*ear{l.listen(false), l.outsider(false)} },
+	}
+	cases := len(states) * len(listeners)
+	all := labs(t, rdb, 2*cases)
+	var args []lua.ReleaseArgs
+	ears := make([][]*ear, len(all))
+	for i, l := range all {
+		states[i%len(states)](l)
+		ears[i] = listeners[i/len(states)%len(listeners)](l)
+		one := l.frees(me)
+		one.Queue = lua.Queue{Key: l.name + ":queue", GrantLease: grantLease}
+		args = append(args, one)
+	}
+	together, err := lua.ReleaseEach(t.Context(), rdb, args[:cases])
+	require.NoError(t, err)
+	for i := range cases {
+		want, err := lua.Release(t.Context(), rdb, args[cases+i])
+		want.WithoutQueue = false // it alone is repeated
+		require.Equal(t, want, together[i].ReleaseReply, i)
+		require.Equal(t, err == nil, together[i].Err == nil, i)
+		require.Equal(t, all[cases+i].fields(), all[i].fields(), i)
+		for e := range ears[i] {
+			require.Equal(t, ears[cases+i][e].said(), ears[i][e].said(), i)
+		}
+	}
+
+	three := all[:3]
+	for _, l := range three {
+		l.must("DEL", l.name)
+		holding(me, "1", long)(l)
+	}
+	together, err = lua.ReleaseEach(t.Context(), rdb, args[:3])
+	require.NoError(t, err)
+	for i := range three {
+		require.Equal(t, lua.ReleaseResult{ReleaseReply: lua.ReleaseReply{Status: lua.Freed}}, together[i], "one reply for all")
+	}
+}

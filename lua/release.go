@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var releaseScript = script{Text("release"), "96d8be10399e3086b8171a6c1b5fb101583250ab"}
+var releaseScript = script{Text("release"), "ade7bd26f686680c957df12ef040e353a5b842b5"}
 
 // ReleaseArgs says who releases which lock, and who gets it.
 type ReleaseArgs struct {

@@ -77,14 +77,12 @@ end
 
 local front, score -- the first of the queue
 local stay = next and ARGV[8] == '1'
-local told -- how many have been told that it is free
+local told = ARGV.told -- how many have been told that it is free; release_each.lua may have done that
 local asleep -- see watch
 
 -- Most often nobody waits, or the first of the queue gets the lock; then this is all. Whatever else there is to do is below.
-if ARGV[8] ~= '2' then
-  if ARGV.alone then -- release_each.lua has looked: nobody is in the queue
-    front = nil
-  elseif queue and not next then
+if not told and ARGV[8] ~= '2' then
+  if queue and not next then
     front = redis.call('zrange', queue, '0', '0')[1]
   elseif queue then
     front, score = unpack(redis.call('zrange', queue, '0', '0', 'withscores'))
