@@ -43,6 +43,7 @@ type unlocker struct {
 	counted  bool                  // Close waits for it
 	failed   atomic.Pointer[error] // what went wrong the last time, if it did
 	contexts calls.Contexts        // of its calls
+	callers  tenure.Callers        // room for those of its first level's tenure
 }
 
 // Make ends the holds of the closed levels.

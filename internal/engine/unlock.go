@@ -159,7 +159,7 @@ func (u *unlocker) unlock(over time.Time) []error {
 	c := m.Client
 	u.counted = c.Calls.Start() // an unlock works after Close, too
 	w := c.Calls.Begin(m.Slot(), u, u.counted)
-	if _, ended := awaitUnlock(u.levels, over, w.Ended, &w.Seat); ended || !w.Leave() {
+	if _, ended := awaitUnlock(u.levels, over, w.Ended, &w.Seat, &u.callers); ended || !w.Leave() {
 		_ = w.Result()
 		return u.errs
 	}
@@ -172,10 +172,12 @@ func (u *unlocker) unlock(over time.Time) []error {
 }
 
 // awaitUnlock waits for the result of an unlock, until all levels are lost or over has passed.
-func awaitUnlock[T any](levels []*tenure.Level, over time.Time, results <-chan T, seat *calls.Seat) (result T, ended bool) {
+func awaitUnlock[T any](levels []*tenure.Level, over time.Time, results <-chan T, seat *calls.Seat, room *tenure.Callers) (
+	result T, ended bool,
+) {
 	for extended := false; ; {
 		now := time.Now()
-		wait := untilLost(levels, now, over, seat.Told)
+		wait := untilLost(levels, now, over, seat.Told, room)
 		if !extended && now.Sub(over) > calls.UnresponsiveAfter { // this process was stopped, or starved
 			extended, over = true, now.Add(afterStop)
 			continue
@@ -199,11 +201,12 @@ func awaitUnlock[T any](levels []*tenure.Level, over time.Time, results <-chan T
 }
 
 // untilLost returns the time until all levels are lost, as far as known at now, or until over if that is earlier; it is positive until then.
-// It may be shorter once told has a token.
-func untilLost(levels []*tenure.Level, now, over time.Time, told chan<- struct{}) (wait time.Duration) {
+// It may be shorter once told has a token. room is for the first of them, see tenure.Losing.
+func untilLost(levels []*tenure.Level, now, over time.Time, told chan<- struct{}, room *tenure.Callers) (wait time.Duration) {
 	last, kept := now, false
 	for _, l := range levels {
-		until, ok := l.Hold.Tenure.Losing(now, told)
+		until, ok := l.Hold.Tenure.Losing(now, told, room)
+		room = nil
 		if !ok {
 			continue
 		}
@@ -232,7 +235,7 @@ func leave(l *tenure.Level, why error) error {
 // delay. The hold has ended when Await returns, even if the release continues.
 func Await(l *tenure.Level, results <-chan []error, over time.Time, why func() error) error {
 	m := l.Lock
-	errs, ended := awaitUnlock([]*tenure.Level{l}, over, results, &calls.Seat{Told: make(chan struct{}, 1)})
+	errs, ended := awaitUnlock([]*tenure.Level{l}, over, results, &calls.Seat{Told: make(chan struct{}, 1)}, nil)
 	if !ended {
 		errs = []error{why()}
 	}

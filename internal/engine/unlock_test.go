@@ -29,7 +29,7 @@ func TestUnlockWaitsForTheLossAtTheEndOfTheLease(t *testing.T) {
 		require.NoError(t, err)
 		over := time.Now().Add(time.Minute)
 		for lost := false; !lost; {
-			wait := untilLost([]*tenure.Level{l}, time.Now(), over, nil)
+			wait := untilLost([]*tenure.Level{l}, time.Now(), over, nil, nil)
 			lost = l.Hold.LossSoFar() != nil
 			require.True(t, wait > 0 || lost)
 		}

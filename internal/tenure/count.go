@@ -39,7 +39,7 @@ type openLevels struct {
 // severalNow is several before a second level opens. mu is held.
 func (t *Tenure) severalNow() *openLevels {
 	if t.callers == nil {
-		t.callers = new(callers)
+		t.callers = new(Callers)
 	}
 	c := t.callers
 	if c.open == nil {
@@ -253,7 +253,7 @@ func (t *Tenure) isStating() bool { return t.callers != nil && t.callers.count.c
 // follows returns what is known of the count in Redis. mu is held.
 func (t *Tenure) follows() *follower {
 	if t.callers == nil {
-		t.callers = new(callers)
+		t.callers = new(Callers)
 	}
 	f := &t.callers.count
 	if f.low == 0 {

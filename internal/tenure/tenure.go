@@ -38,7 +38,7 @@ type Tenure struct {
 	unkept     bool         // its Lock was never returned: no Cache gets it
 	callerGone bool         // the caller of its last unlock has left: the lease is no longer renewed
 	coming     atomic.Int32 // Locks let in by another reader whose holds have not begun yet; lowered under mu
-	callers    *callers     // nil until there are callers or a second level
+	callers    *Callers     // nil until there are callers or a second level
 	loss       *error       // why it was lost, if it was
 	hold       *Hold        // its current or last hold, see holds for those beside it; nil: none yet, or on its way to the next
 	first      Hold         // the first hold, embedded to save an allocation
@@ -82,7 +82,7 @@ func (t *Tenure) Cached(first func() any) any {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.callers == nil {
-		t.callers = new(callers)
+		t.callers = new(Callers)
 	}
 	if t.callers.cached == nil {
 		t.callers.cached = first()
@@ -139,8 +139,9 @@ func (t *Tenure) Until() time.Time {
 }
 
 // Losing returns the end of the trusted time, and false if the tenure is lost. It is marked lost if that time is over at now. Of a later loss
-// told gets a token, if it has room; so may those of a caller that no longer waits for it.
-func (t *Tenure) Losing(now time.Time, told chan<- struct{}) (until time.Time, kept bool) {
+// told gets a token, if it has room; so may those of a caller that no longer waits for it. room is memory for that which is the tenure's from
+// then on; nil: none.
+func (t *Tenure) Losing(now time.Time, told chan<- struct{}, room *Callers) (until time.Time, kept bool) {
 	until = t.Until()
 	switch {
 	case t.Majority != nil:
@@ -151,8 +152,10 @@ func (t *Tenure) Losing(now time.Time, told chan<- struct{}) (until time.Time, k
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.callers == nil {
-		t.callers = new(callers)
+	if t.callers == nil && room != nil {
+		t.callers = room
+	} else if t.callers == nil {
+		t.callers = new(Callers)
 	}
 	t.callers.told = told
 	return until, t.loss == nil

@@ -2,9 +2,9 @@ package tenure
 
 import "time"
 
-// callers are what a tenure needs beyond its first level, and those who wait for the right to make calls for it. All fields are guarded by
-// tenure.mu.
-type callers struct {
+// Callers are what a tenure needs beyond its first level, and those who wait for the right to make calls for it. The zero value is none;
+// most tenures have them from their unlock on, which brings the memory. All fields are guarded by tenure.mu.
+type Callers struct {
 	turn    chan struct{}   // capacity 1: a token is the right, for the first of those that wait; closed when the tenure is lost; nil: nobody has waited
 	waiting int             // those that wait, and have no token coming
 	told    chan<- struct{} // gets a token when the tenure is lost; nil: no unlock waits for that
@@ -42,7 +42,7 @@ func (t *Tenure) CallSlot() (ok bool, turn chan struct{}) {
 // join waits for the right. mu is held.
 func (t *Tenure) join() chan struct{} {
 	if t.callers == nil {
-		t.callers = new(callers)
+		t.callers = new(Callers)
 	}
 	c := t.callers
 	if c.turn == nil {

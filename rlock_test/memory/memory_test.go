@@ -29,7 +29,7 @@ const (
 	inUseBytes  = 512 // in addition, for its handle and a ctx that somebody waits for
 	askedBytes  = 512 // in addition, for a hold with WithAsked
 	idleBytes   = 1280
-	pairAllocs  = 12          // the race detector adds two
+	pairAllocs  = 10          // the race detector adds two
 	patience    = time.Minute // bounds every wait
 	long        = time.Hour   // a lease, or a linger time, that does not end
 )
