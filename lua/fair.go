@@ -2,6 +2,7 @@ package lua
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -9,10 +10,10 @@ import (
 )
 
 var (
-	fairAcquireScript = script{Text("fair_acquire"), "da39a488e7349647b39dadf2c854ff46c240ff8f"}
-	fairReleaseScript = script{Text("fair_release"), "343c083f4ba0076f60797788172da1b295a8d9e9"}
-	fairRefreshScript = script{Text("fair_refresh"), "4b2833e0eb28b7aefc925c8690e9c79c852eb5ff"}
-	fairForceScript   = script{Text("fair_force"), "6a37cdbeeaae46835545b7989f815548daf07da8"}
+	fairAcquireScript = script{Text("fair_acquire"), "63acb2c813bd6f8eead9751bafe61ec094932631"}
+	fairReleaseScript = script{Text("fair_release"), "00a110b21145ab3aeff9e256993efa012e2861e3"}
+	fairRefreshScript = script{Text("fair_refresh"), "ed10b20c95da64b1fb5f5230d120360df0e6b894"}
+	fairForceScript   = script{Text("fair_force"), "1b7b607b730c6a46fb4db45cb679a494eb7c8a6c"}
 )
 
 // Fair is the queue of a fair lock, in Redisson's form: each waiter has a place. The zero value means that the lock
@@ -49,6 +50,20 @@ func Refresh(ctx context.Context, c rueidis.Client, f Fair, p Publish, places []
 		args = append(args, at.Owner, at.Channel)
 	}
 	return verdicts("refresh", fairRefreshScript.run(ctx, c, keys, args...), len(places))
+}
+
+// Wake makes the first waiter ask if a fair lock is free, and returns when to call it again, 0 if that is not needed: when the first has had its
+// time and a waiter of Redisson's is behind it, or when that owner's hold ends, which was lost.
+func Wake(ctx context.Context, c rueidis.Client, name, lost string, f Fair, p Publish) (again time.Duration, err error) {
+	args := []string{millis(f.Place), p.command(), flag(f.Counts), "-" + lost, p.Name}
+	reply, err := numbers(fairRefreshScript.run(ctx, c, []string{name, f.List, f.Times}, args...))
+	switch {
+	case err != nil:
+		return 0, failed("refresh", err, f.List, f.Times)
+	case len(reply) != 1:
+		return 0, fmt.Errorf("refresh script: %d answers for a look", len(reply))
+	}
+	return max(0, time.Duration(reply[0])*time.Millisecond), nil
 }
 
 // ForceFair is Force for a fair lock: the first waiter gets the lock, or a message.

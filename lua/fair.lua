@@ -88,15 +88,30 @@ end
 
 -- tell_redisson makes Redisson's waiters at the front ask, up to the first that listens: otherwise each sleeps for the time in its last
 -- reply. The waiters before it have died, or are about to subscribe. It stops at the first entry of this library, whose refresh also
--- looks at the lock. It reports whether there are any of Redisson's.
+-- looks at the lock.
 local function tell_redisson(q)
   for i = 0, 99 do
     local entry = redis.call('lindex', q.list, i)
     if not entry or is_ours(entry) or not tell(q, entry, '0') then
-      return i > 0 or entry and not is_ours(entry)
+      return
     end
   end
-  return true
+end
+
+-- has_redisson reports whether a waiter of Redisson's is in the queue; with behind only if it is not the first. Either it is the last, or
+-- it has made the time of the last later.
+local function has_redisson(q, behind)
+  local last = redis.call('lindex', q.list, '-1')
+  if not last or behind and redis.call('llen', q.list) == 1 then
+    return false
+  elseif not is_ours(last) then
+    return true
+  end
+  local most = now + q.place + 1
+  if behind and not is_ours(redis.call('lindex', q.list, '0')) then
+    most = most + redisson_wait
+  end
+  return tonumber(redis.call('zscore', q.times, last) or '0') > most
 end
 
 -- wake tells the head that the lock is free, and returns the head and its time; nil if the queue is empty.
@@ -121,13 +136,10 @@ local function wake(q, me)
   end
 end
 
--- told wakes the head, and reports whether there is one, and whether a waiter of Redisson's is behind it.
+-- told wakes the head, and returns its time, nil if there is none, and whether a waiter of Redisson's is behind it.
 local function told(q)
-  if not wake(q) then
-    return false
-  end
-  local behind = redis.call('lindex', q.list, '1')
-  return true, behind and not is_ours(behind)
+  local entry, time = wake(q)
+  return time, entry and has_redisson(q, true)
 end
 
 -- pass gives the lock to the head if that belongs to this library, and reports whether it did. Otherwise it tells the head, or all
@@ -168,7 +180,8 @@ local function pass(q, hold, lease)
       end
       drop_head(q, entry)
       redis.call('hdel', q.lock, hold)
-      return true, tell_redisson(q) -- they ask, and most look again when the grant should have been renewed
+      tell_redisson(q) -- they ask, and most look again when the grant should have been renewed
+      return true, has_redisson(q)
     end
   end
   redis.call('hdel', q.lock, hold)

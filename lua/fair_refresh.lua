@@ -6,10 +6,12 @@
 -- ARGV[1]     how many ms a place lasts from now
 -- ARGV[2]     how to publish: publish or spublish
 -- ARGV[3]     1: the number of receivers tells whether a waiter lives
--- ARGV[2n+2]  owner field that waits for KEYS[3n-2]
+-- ARGV[2n+2]  owner field that waits for KEYS[3n-2]; or '-' and the owner of a hold that was lost, if any: a look, alone
+--             in its call
 -- ARGV[2n+3]  unlock channel of KEYS[3n-2]
 --
--- Reply {verdict, ...}  one per waiter: 1 it has its place, 0 it has none, -1 refused for now
+-- Reply {verdict, ...}  one per waiter: 1 it has its place, 0 it has none, -1 refused for now. For a look: in how many ms the lost hold ends,
+--                       or the first waiter has had its time, if a waiter of Redisson's is behind it; otherwise 0, or -1
 --
 -- A bad key must not affect the other locks: a key that cannot be read gives -1, a key of another type 0. If a lock is free, the head
 -- of its queue is notified: a holder or a head may have died, or the key was deleted.
@@ -78,6 +80,7 @@ for i = 1, #KEYS / 3 do
     found[lock] = q
     look(q)
   end
+  q.looks = string.match(owner, '^%-(.*)$')
   local before = not q.verdict and behind(q, owner)
   if before then
     redis.call('zadd', q.times, stamp(q, fresh(q, before), owner), owner)
@@ -86,10 +89,16 @@ for i = 1, #KEYS / 3 do
 end
 
 for _, q in ipairs(queues) do -- with their places refreshed
-  if redis.call('exists', q.lock) == 0 then
-    wake(q)
+  local free, first, time = redis.call('exists', q.lock) == 0, nil, nil
+  if free then
+    first, time = wake(q)
   else
     head(q)
+  end
+  if q.looks and free then
+    verdicts[1] = first and has_redisson(q, true) and math.ceil(time) - now or 0
+  elseif q.looks then
+    verdicts[1] = redis.call('hexists', q.lock, q.looks) == 1 and redis.call('pttl', q.lock) or 0
   end
 end
 return verdicts

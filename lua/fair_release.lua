@@ -16,6 +16,7 @@
 -- Reply 5       as 2, and a waiter of Redisson's is behind it
 -- Reply 6       as 1, and a waiter of Redisson's is behind it
 -- Reply 0       not held by the owner, and not in the queue any more
+-- Reply 7       as 0; the lock is free, its first waiter was notified, and a waiter of Redisson's is behind it
 -- Error UNTOLD  released, but the next waiter could not be notified
 --
 -- A repeat of a call whose reply was lost changes nothing: if the hold has ended, it replies 0.
@@ -31,8 +32,11 @@ local owner = ARGV[1]
 if redis.call('hexists', q.lock, owner) == 0 then
   redis.call('lrem', q.list, '1', owner)
   redis.call('zrem', q.times, owner)
-  if redis.call('exists', q.lock) == 0 then
-    wake(q) -- the owner may have been the one who was told
+  if redis.call('exists', q.lock) == 0 then -- the owner may have been the one who was told
+    local _, redisson = told(q)
+    if redisson then
+      return 7
+    end
   end
   return 0
 end

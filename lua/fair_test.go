@@ -172,6 +172,74 @@ func TestFairReplies(t *testing.T) {
 	}
 }
 
+func TestFairWakeReplies(t *testing.T) {
+	t.Parallel()
+	p := &parrot{}
+	c := p.client(t)
+	for reply, want := range map[string]string{
+		"*1\r\n:1500\r\n":    "1.5s <nil>",
+		"*1\r\n:0\r\n":       "0s <nil>",
+		"*1\r\n:-1\r\n":      "0s <nil>",
+		"*2\r\n:1\r\n:1\r\n": "0s refresh script: 2 answers for a look",
+		"+OK\r\n":            "0s refresh script: ",
+	} {
+		p.say(reply)
+		again, err := lua.Wake(t.Context(), c, "a", "", lua.Fair{}, lua.Publish{})
+		require.True(t, strings.HasPrefix(fmt.Sprint(again, " ", err), want), fmt.Sprint(again, " ", err))
+	}
+}
+
+// A look at a lock says when the next one is due: when a lost hold ends, or the first waiter has had its time, but only if Redisson is behind
+// it.
+func TestFairWake(t *testing.T) {
+	t.Parallel()
+	const redisson = "ffffffff-0000-4000-8000-000000000001:1"
+	for name, c := range map[string]struct {
+		queue []string
+		held  string // by whom
+		want  time.Duration
+	}{
+		"empty":                           {},
+		"of ours":                         {queue: []string{fairOwner(1), fairOwner(2)}},
+		"Redisson alone":                  {queue: []string{redisson}},
+		"Redisson, and ours behind it":    {queue: []string{redisson, fairOwner(1)}},
+		"ours, and Redisson behind it":    {queue: []string{fairOwner(1), redisson}, want: lease},
+		"ours, Redisson, and ours":        {queue: []string{fairOwner(1), redisson, fairOwner(2)}, want: lease},
+		"two of Redisson's, and of ours":  {queue: []string{redisson, redisson + "2", fairOwner(2)}, want: lease},
+		"held by the one that lost it":    {queue: []string{redisson}, held: fairOwner(0), want: long},
+		"held by another":                 {queue: []string{fairOwner(1), redisson}, held: fairOwner(3)},
+		"an empty queue of the held lock": {held: fairOwner(0), want: long},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
+			f := l.fair()
+			f.Counts = false // they live
+			behind := 0
+			for _, owner := range c.queue {
+				lasts := lease + time.Duration(behind)*300*time.Second
+				if strings.HasPrefix(owner, redisson) {
+					behind++
+					lasts = time.Duration(behind) * 300 * time.Second
+				}
+				l.must("RPUSH", f.List, owner)
+				l.must("ZADD", f.Times, strconv.FormatInt(time.Now().Add(lasts).UnixMilli(), 10), owner)
+			}
+			if c.held != "" {
+				l.hold(c.held, "1", long)
+			}
+			again, err := lua.Wake(t.Context(), l.rdb, l.name, fairOwner(0), f, lua.Publish{Name: l.channel})
+			require.NoError(t, err)
+			require.LessOrEqual(t, again, c.want)
+			require.GreaterOrEqual(t, again, c.want-time.Since(l.began)-time.Second)
+			require.Equal(t, c.want > 0, again > 0)
+			l.must("DEL", l.name)
+			l.must("DEL", f.List)
+			l.must("DEL", f.Times)
+		})
+	}
+}
+
 // queueOf makes the queue that n waiters of this library, joining behind r Redisson waiters, would make.
 func (l lab) queueOf(r, n int) {
 	l.t.Helper()

@@ -212,6 +212,8 @@ func readReleased(m rueidis.RedisMessage) (ReleaseReply, error) {
 		return ReleaseReply{Status: Granted, Redisson: true}, nil
 	case n == 6:
 		return ReleaseReply{Status: Freed, Redisson: true}, nil
+	case n == 7:
+		return ReleaseReply{Status: NotHeld, Redisson: true}, nil
 	}
 	return ReleaseReply{}, fmt.Errorf("unknown reply %d", n)
 }

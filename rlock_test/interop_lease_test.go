@@ -6,7 +6,6 @@ import (
 	"context"
 	"os"
 	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
@@ -323,12 +322,46 @@ func (w *world) goIsStopped(t *testing.T) {
 	w.awaitEntries(t, name, 1)
 	in := w.joins(t, next, name)
 	sleep(shortLease)
-	require.NoError(t, v.goes[0].process.Signal(syscall.SIGSTOP))
+	v.goes[0].stop(t)
 	within := 2 * time.Second
 	if w.cluster && w.plain {
 		within = 5 * time.Second
 	}
 	w.skips(t, holder, next, name, in, within)
+}
+
+// Before Redisson in a queue are two waiters of a process that is stopped, and two of a Redisson that has died.
+func (w *world) manyAreGone(t *testing.T) {
+	const place = 5 * time.Second
+	name, holder, next, dead := redistest.Name(t), newGoActor(w.quickGo).as("fair"), w.quickJava.thread().as("fair"), w.startJava(t, shortLease)
+	lock(t, holder, name, 0)
+	p := w.startGo(t, goJob{Watchdog: shortLease, Name: name, Kind: "fair", Waiters: 2})
+	p.begin(t)
+	w.awaitEntries(t, name, 2)
+	for n := range 2 {
+		dead.thread().as("fair").start(t, name, 0)
+		w.awaitEntries(t, name, 3+n)
+	}
+	in := w.joins(t, next, name)
+	dead.kill()
+	sleep(shortLease)
+	p.stop(t)
+	w.skips(t, holder, next, name, in, 3*place)
+}
+
+// A hold reaches its longest time, and its section goes on. Redisson has asked before, and most versions would sleep without an end.
+func (w *world) longestHold(t *testing.T) {
+	const d = 2 * shortLease
+	name, next := redistest.Name(t), w.quickJava.thread().as("fair")
+	ctx, unlocks := enter(t, context.Background(), w.quickGo.FairMutex(name, rlock.WithMaxHold(d)))
+	began := time.Now()
+	in := w.joins(t, next, name)
+	got := await(t, in, testTimeout)
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	requireIn(t, d+shortLease/3+late, began, got)
+	require.ErrorIs(t, unlocks(), rlock.ErrLost)
+	unlock(t, next, name)
+	w.requireNothingLeft(t, name)
 }
 
 // earOf returns the channel of the head of a queue, which is the victim's.

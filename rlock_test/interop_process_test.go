@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,6 +35,7 @@ type goJob struct {
 	Watchdog time.Duration
 	Name     string
 	Kind     string // as in mutexOf
+	Waiters  int    // without a file: goroutines that lock it, one if not given
 
 	// With a file, Threads goroutines lock, add 1 to the number in the file and unlock, For that
 	// long; the job prints the number of sections. Without a file it takes the lock and prints "held".
@@ -83,6 +85,11 @@ func (j goJob) run() error {
 		turns, err := j.turns(client)
 		fmt.Fprintln(os.Stdout, "turns", turns)
 		return err
+	}
+	for range j.Waiters - 1 {
+		go func() { // ends with the process
+			_ = mutexOf(client, j.Kind, j.Name).Do(context.Background(), func(context.Context) error { return nil })
+		}()
 	}
 	if j.File == "" {
 		ctx, unlock, err := mutexOf(client, j.Kind, j.Name).Lock(context.Background())
@@ -251,6 +258,16 @@ func (p *goProcess) end(t testing.TB) {
 	next := redistest.Within(t, testTimeout, p.lines, "the Go process ends")
 	require.False(t, next.ok, next.text)
 	require.NoError(t, p.status, p.log.String())
+}
+
+// stop returns when the process stands still.
+func (p *goProcess) stop(t testing.TB) {
+	t.Helper()
+	require.NoError(t, p.process.Signal(syscall.SIGSTOP))
+	redistest.Eventually(t, testTimeout, func() bool {
+		status := answer(os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.process.Pid))).ok(t)
+		return bytes.Contains(status, []byte(") T "))
+	}, "it is stopped")
 }
 
 // kill is kill -9.

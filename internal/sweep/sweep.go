@@ -43,6 +43,8 @@ type Orphan struct {
 	Gone  func()          // called when the field of an outcome that was unknown is not there: somebody else may have got the lock
 	Left  func(error)     // called when the sweeper gives up, and the field may be left in Redis
 
+	Released func(lua.ReleaseReply) // called with each answer; may be nil
+
 	err     error         // of the last try
 	refused bool          // Redis has refused that
 	next    time.Time     // when to try again
@@ -111,7 +113,13 @@ func (all *Sweepers) release(orphans []*Orphan) []lua.ReleaseResult {
 	}
 	ctx, cancel := all.calls.Last()
 	defer cancel()
-	return lua.ReleaseAll(ctx, all.rdb, args)
+	results := lua.ReleaseAll(ctx, all.rdb, args)
+	for i, r := range orphans {
+		if r.Released != nil && results[i].Err == nil {
+			r.Released(results[i].ReleaseReply)
+		}
+	}
+	return results
 }
 
 // outcome is what came of a try.

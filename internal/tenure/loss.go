@@ -51,6 +51,9 @@ func (t *Tenure) Lose(why Loss) bool {
 	if why.Reason == LostClosed {
 		return true // Close is not reported as a loss
 	}
+	if why.Reason != LostGone { // Redis frees it without a message
+		t.Lock.looksIn(0, t.Field())
+	}
 	for _, h := range lost {
 		h.observedNoMore()
 		c.ReportLoss(&h.First, t.Lock.Kind.Name, loss)

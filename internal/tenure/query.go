@@ -106,8 +106,8 @@ func (m *Lock) Force(ctx context.Context, owners ...string) (bool, error) {
 	if len(owners) > 0 && !forced {
 		return forced, err // the process may keep it for another owner
 	}
-	if forced && m.Kind.Queueing == kinds.PerWaiter {
-		m.looksIn(m.Client.PlaceLease)
+	if forced {
+		m.looksIn(m.Client.PlaceLease, "")
 	}
 	m.Client.FreeKept(m.Key) // Force freed it, or the next call would find it missing
 	return forced, err

@@ -82,6 +82,7 @@ func (t *Tenure) OrphanOf(args lua.ReleaseArgs) *sweep.Orphan {
 	m := t.Lock
 	r := &sweep.Orphan{Slot: m.Slot(), Args: args}
 	r.Gone = func() { m.Client.Hub.Wake(m.Waiters()) }
+	r.Released = m.Released
 	r.Left = func(err error) {
 		m.Client.Options.Tell.Warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
 			"name", m.Name, "owner", r.Args.Owner, "err", err)
