@@ -50,11 +50,15 @@ func (c *Calls) Start() bool {
 	return true
 }
 
-// Also counts one more within a started call, even after Close.
-func (c *Calls) Also() {
+// Also is Start that Close does not refuse while anything counted is still running, such as the call of the caller.
+func (c *Calls) Also() bool {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed && c.running == 0 {
+		return false
+	}
 	c.running++
-	c.mu.Unlock()
+	return true
 }
 
 // Ended ends a call counted by Start or Also.
@@ -67,16 +71,13 @@ func (c *Calls) Ended() {
 	}
 }
 
-// Go runs f on a goroutine, within a started call, even after Close. Wait waits for it.
+// Go runs f on a goroutine, even after Close. Wait waits for it, unless nothing else was running.
 func (c *Calls) Go(f func()) {
-	c.Also()
-	c.run(f)
-}
-
-// run runs f, which has been counted, on a goroutine.
-func (c *Calls) run(f func()) {
+	counted := c.Also()
 	go func() {
-		defer c.Ended()
+		if counted {
+			defer c.Ended()
+		}
 		f()
 	}()
 }
@@ -84,7 +85,8 @@ func (c *Calls) run(f func()) {
 // Background runs f on a goroutine that is a call of its own, unless Close was called. f ends with Close, which waits for it.
 func (c *Calls) Background(f func()) {
 	if c.Start() {
-		c.run(f)
+		c.Go(f)
+		c.Ended()
 	}
 }
 

@@ -237,11 +237,7 @@ func (all *workers) take(c *Calls) *Worker {
 	w := &Worker{
 		Seat: Seat{Told: make(chan struct{}, 1)}, Ended: make(chan struct{}, 1), calls: c, next: make(chan work, 1), left: make(chan struct{}),
 	}
-	if all.closed {
-		go w.work() // ends with its call
-	} else {
-		c.Go(w.work) // before its call ends, so that is before Wait
-	}
+	c.Go(w.work) // before its call ends, so that is before Wait
 	return w
 }
 

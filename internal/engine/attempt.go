@@ -179,7 +179,7 @@ func (l *Attempt) askInTurn() tenure.Outcome {
 			if goesOn { // with the same owner, in the same place
 				continue
 			}
-			l.withdraw((*tenure.Client).SweepInCall)
+			l.withdraw()
 			return failed(l.Failure(err))
 		case a.Status == lua.Acquired:
 			if !l.queued {
@@ -187,7 +187,7 @@ func (l *Attempt) askInTurn() tenure.Outcome {
 			}
 			return l.enter(a)
 		case a.Status == lua.Lost:
-			l.withdraw((*tenure.Client).SweepInCall)
+			l.withdraw()
 			return failed(l.readerGone())
 		}
 		refusal := a.AcquireReply
@@ -197,10 +197,10 @@ func (l *Attempt) askInTurn() tenure.Outcome {
 		switch {
 		case l.Once:
 			l.refusedOnce()
-			l.withdraw((*tenure.Client).SweepInCall)
+			l.withdraw()
 			return failed(l.Failure(nil))
 		case !l.queued: // an expired grant: this process does not have the lock
-			l.withdraw((*tenure.Client).SweepInCall)
+			l.withdraw()
 			l.Tenure = nil
 			return tenure.Outcome{}
 		case l.Lock.Kind.Queueing != kinds.PerWaiter || l.keepsPlace(a):

@@ -46,7 +46,7 @@ func TakeTogether(who tenure.Caller, all []*tenure.Lock) Together {
 			}
 		}
 		if !x.join(true) {
-			l.withdraw((*tenure.Client).SweepInCall)
+			l.withdraw()
 			return Together{Refused: i, Err: x.Failure(nil)}
 		}
 		*last, last = x, &x.next
@@ -56,13 +56,13 @@ func TakeTogether(who tenure.Caller, all []*tenure.Lock) Together {
 	case left:
 		return failedTogether(l.Failure(err))
 	case l.apart:
-		l.withdraw((*tenure.Client).SweepInCall)
+		l.withdraw()
 		return Together{Apart: true}
 	case err != nil:
-		l.withdraw((*tenure.Client).SweepInCall)
+		l.withdraw()
 		return failedTogether(l.Failure(err))
 	case a.Status != lua.Acquired:
-		l.withdraw((*tenure.Client).SweepInCall)
+		l.withdraw()
 		at, refused := l, 0
 		for ; at.delivered.Status == 0; at = at.next {
 			refused++

@@ -61,7 +61,7 @@ func enterWithin(m *tenure.Lock, who tenure.Caller, outer *tenure.Hold) tenure.O
 	switch {
 	case left: // a late answer is rolled back
 	case err != nil:
-		l.withdraw((*tenure.Client).SweepInCall)
+		l.withdraw()
 	case a.Status != lua.Acquired:
 		outer.Tenure.Gone()
 		return failed(outer.LossSoFar())

@@ -52,7 +52,7 @@ func Export(l *tenure.Level, number string, lasts time.Duration) (err error) {
 		c.Counts.Exported.Add(1)
 		return nil
 	}
-	c.SweepInCall(ofTicket(t, left))
+	c.Sweep(ofTicket(t, left))
 	return err
 }
 
@@ -90,10 +90,10 @@ func Adopt(m *tenure.Lock, who tenure.Caller, id, number string) (*tenure.Level,
 	case left: // a late answer is rolled back
 		return nil, l.Failure(err)
 	case err != nil:
-		l.withdraw((*tenure.Client).SweepInCall)
+		l.withdraw()
 		return nil, l.Failure(err)
 	case a.Status != lua.Acquired:
-		l.withdraw((*tenure.Client).SweepInCall)
+		l.withdraw()
 		return nil, m.Fail(c.Errors.Ticket, errNoTicket)
 	}
 	o := l.enter(a)

@@ -133,7 +133,7 @@ func (l *Attempt) takesOver(args lua.ReleaseArgs, insideRun bool) lua.ReleaseArg
 }
 
 // handedOff handles the reply to such a release. Unless it failed, the claim is over.
-func handedOff(t *tenure.Tenure, by *unlocker, next *Attempt, insideRun bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) tenure.ReleaseResult {
+func handedOff(t *tenure.Tenure, next *Attempt, insideRun bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) tenure.ReleaseResult {
 	c, m := t.Lock.Client, next.Lock
 	switch {
 	case err == nil && reply.Status == lua.NotHeld && repeated:
@@ -161,7 +161,7 @@ func handedOff(t *tenure.Tenure, by *unlocker, next *Attempt, insideRun bool, se
 	}
 	if !ok { // it has given up
 		// The unlock succeeded and need not wait. It ends when Redis has answered, or with the call's time-out.
-		by.apart(c.Calls, func() { next.rollBack(next.delivered) })
+		c.Calls.Go(func() { next.rollBack(next.delivered) })
 	}
 	return tenure.ReleaseResult{Held: true}
 }

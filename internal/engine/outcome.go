@@ -102,7 +102,7 @@ func (l *Attempt) rollBack(a tenure.AcquireResult) {
 	if a.Status == lua.Acquired {
 		l.giveBack()
 	}
-	l.withdraw((*tenure.Client).Sweep)
+	l.withdraw()
 }
 
 // giveBack releases grants that never became live, with one call. Unresolved results go to the sweeper.
@@ -129,7 +129,7 @@ func (l *Attempt) giveBack() {
 }
 
 // withdraw takes an attempt without a grant out of its queues, and sweeps its possible traces in Redis.
-func (l *Attempt) withdraw(toSweep func(*tenure.Client, ...*sweep.Orphan)) {
+func (l *Attempt) withdraw() {
 	var rest []*sweep.Orphan
 	for x := l; x != nil; x = x.next {
 		if x.leave() == pubsub.Left {
@@ -139,7 +139,7 @@ func (l *Attempt) withdraw(toSweep func(*tenure.Client, ...*sweep.Orphan)) {
 	if len(rest) == 0 {
 		return
 	}
-	toSweep(l.Lock.Client, rest...)
+	l.Lock.Client.Sweep(rest...)
 	l.wakeReaders()
 }
 
@@ -175,11 +175,11 @@ func (l *Attempt) leaveInTime(expired bool) bool {
 				return struct{}{}, nil
 			}, func(_ struct{}, err error) {
 				if err != nil { // it was not sent
-					l.Lock.Client.SweepInCall(t.Orphan())
+					l.Lock.Client.Sweep(t.Orphan())
 				}
 			})
 		} else {
-			l.Lock.Client.SweepInCall(t.Orphan())
+			l.Lock.Client.Sweep(t.Orphan())
 		}
 		l.wakeReaders()
 	}
@@ -256,7 +256,7 @@ func (l *Attempt) rollBackBegin(a tenure.AcquireResult, o tenure.Outcome) tenure
 		t.AwaitCallSlot()
 		defer t.ReleaseCallSlot()
 		l.giveBack()
-		l.withdraw((*tenure.Client).SweepInCall)
+		l.withdraw()
 		return struct{}{}, nil
 	}, func(_ struct{}, err error) {
 		if err == nil {
@@ -265,7 +265,7 @@ func (l *Attempt) rollBackBegin(a tenure.AcquireResult, o tenure.Outcome) tenure
 		for x := l; x != nil; x = x.next { // not even begun, because Redis is silent
 			x.Tenure.GivenBack(err)
 		}
-		l.withdraw((*tenure.Client).SweepInCall)
+		l.withdraw()
 	})
 	return l.explained(o)
 }

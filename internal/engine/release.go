@@ -40,7 +40,6 @@ type unlocker struct {
 	first    [1]unlocking          // its state
 	left     <-chan struct{}       // closed when the caller stops waiting
 	closed   bool                  // so is the Client: no call follows the one that was made last
-	counted  bool                  // Close waits for it
 	failed   atomic.Pointer[error] // what went wrong the last time, if it did
 	contexts calls.Contexts        // of its calls
 	callers  tenure.Callers        // room for those of its first level's tenure
@@ -184,7 +183,7 @@ func (all unlockings) call(by *unlocker, sent time.Time, handsOff bool) error {
 	if len(all) == 1 {
 		u := &all[0]
 		reply, err := m.SendRelease(ctx, u.callArgs(handsOff))
-		u.answered(by, handsOff, sent, reply, err, repeats.IsRepeated())
+		u.answered(handsOff, sent, reply, err, repeats.IsRepeated())
 		return u.Err
 	}
 	args := make([]lua.ReleaseArgs, 0, len(all))
@@ -205,7 +204,7 @@ func (all unlockings) call(by *unlocker, sent time.Time, handsOff bool) error {
 			results = results[1:]
 			u.tenure.Lock.Released(reply)
 		}
-		u.answered(by, handsOff, sent, reply, failed, repeats.IsRepeated())
+		u.answered(handsOff, sent, reply, failed, repeats.IsRepeated())
 	}
 	return err
 }
@@ -218,10 +217,10 @@ func (u *unlocking) callArgs(handsOff bool) lua.ReleaseArgs {
 }
 
 // answered takes in what came of a call for this hold.
-func (u *unlocking) answered(by *unlocker, handsOff bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) {
+func (u *unlocking) answered(handsOff bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) {
 	t := u.tenure
 	if handsOff && u.next != nil {
-		if u.ReleaseResult = handedOff(t, by, u.next, u.insideRun, sent, reply, err, repeated); u.Err == nil {
+		if u.ReleaseResult = handedOff(t, u.next, u.insideRun, sent, reply, err, repeated); u.Err == nil {
 			u.next = nil
 		}
 		return
@@ -332,15 +331,6 @@ func releaseCall(of *unlocking, now time.Time, by *unlocker) (ctx context.Contex
 	return own, func() {}, own
 }
 
-// apart runs f on a goroutine, which Close waits for if it waits for the unlock.
-func (u *unlocker) apart(c *calls.Calls, f func()) {
-	if u.counted {
-		c.Go(f)
-	} else {
-		go f()
-	}
-}
-
 func (u *unlocker) isLeft() bool { return calls.IsClosed(u.left) }
 
 // fails notes what went wrong. That the time of a call is over says nothing of why.
@@ -385,17 +375,16 @@ const (
 // closed at the end. counted: the caller has started a call for that, which Close waits for, and End ends it.
 func End(t *tenure.Tenure, counted bool) (ended <-chan struct{}) {
 	over, c := make(chan struct{}), t.Lock.Client
-	by := &unlocker{counted: counted}
-	go func() { // ends as unlocks do
-		if by.counted {
+	c.Calls.Go(func() { // ends as unlocks do
+		if counted {
 			defer c.Calls.Ended()
 		}
 		defer close(over)
 		t.AwaitCallSlot()
-		all := unlockings{unlockingOf(t, nil)}
+		all, by := unlockings{unlockingOf(t, nil)}, new(unlocker)
 		all.finish(by, all.begin(by))
 		all.ended(by)
-	}()
+	})
 	return over
 }
 

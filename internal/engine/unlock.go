@@ -157,8 +157,7 @@ func unlockTime(l *tenure.Level, now time.Time) time.Duration {
 func (u *unlocker) unlock(over time.Time) []error {
 	m := u.levels[0].Lock
 	c := m.Client
-	u.counted = c.Calls.Start() // an unlock works after Close, too
-	w := c.Calls.Begin(m.Slot(), u, u.counted)
+	w := c.Calls.Begin(m.Slot(), u, c.Calls.Start()) // it works after Close, too
 	if _, ended := awaitUnlock(u.levels, over, w.Ended, &w.Seat, &u.callers); ended || !w.Leave() {
 		_ = w.Result()
 		return u.errs

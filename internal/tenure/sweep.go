@@ -51,7 +51,7 @@ func (t *Tenure) ForgetInTurn() {
 	defer t.ReleaseCallSlot()
 	m := t.Lock
 	t.UnresolvedUntil(time.Now().Add(Longer(m.TTL, m.Grace))).OutcomeUnknown = true
-	m.Client.SweepInCall(t.Orphan())
+	m.Client.Sweep(t.Orphan())
 }
 
 // IsClean reports whether nothing about the field is unresolved.
@@ -90,23 +90,17 @@ func (t *Tenure) OrphanOf(args lua.ReleaseArgs) *sweep.Orphan {
 	return r
 }
 
-// Sweep sweeps the non-nil orphans: of one lock, or of locks that one call can take. After Close it makes one last try itself.
+// Sweep sweeps the non-nil orphans: of one lock, or of locks that one call can take. Close waits for that. After Close it makes one last
+// try itself.
 func (c *Client) Sweep(all ...*sweep.Orphan) {
 	all = slices.DeleteFunc(all, func(r *sweep.Orphan) bool { return r == nil })
 	switch {
 	case len(all) == 0:
-	case c.Calls.Start():
+	case c.Calls.Also():
 		c.sweepers.Add(all)
 		c.Calls.Ended()
 	default:
 		c.sweepers.Once(all)
-	}
-}
-
-// SweepInCall is sweep for a caller that has started a call. It never waits for the sweep, even while the Client closes; Close does.
-func (c *Client) SweepInCall(all ...*sweep.Orphan) {
-	if all = slices.DeleteFunc(all, func(r *sweep.Orphan) bool { return r == nil }); len(all) > 0 {
-		c.sweepers.Add(all)
 	}
 }
 

@@ -43,7 +43,7 @@ var bugs = []bug{
 	},
 	{
 		"what is left of a failed call is not swept (G5)", "engine/outcome.go",
-		"toSweep(l.Lock.Client, rest...)", "_ = toSweep",
+		"l.Lock.Client.Sweep(rest...)", "_ = l",
 	},
 	{
 		"a failed unlock is not swept (G5)", "engine/release.go",
