@@ -47,8 +47,7 @@ type MultiMutex struct {
 	persist bool             // one has WithWaitForRedis
 	early   bool             // a Client was not connected, so parts are known when it is
 	clients []*tenure.Client // of the members, each once; not those of a Quorum, which continues without one of them
-	trace   *Trace           // of the Client of the first lock given
-	tells   tenure.Teller    // of one of the Clients, if one is known: gets panics of a Trace whose caller has left
+	client  *Client          // of the first lock given that has one, for its Trace and Logger; nil: none has
 	invalid error
 }
 
@@ -70,7 +69,7 @@ type member struct {
 // A handle given twice counts once; another handle of the same lock re-enters it. If there are no locks, one is nil or invalid, or a read/write
 // lock and one of another kind share a name, the methods report an error.
 func All(lockers ...Locker) *MultiMutex {
-	a := &MultiMutex{trace: traceOf(lockers), tells: noClient}
+	a := &MultiMutex{}
 	all, err := flatten(lockers)
 	if len(all) == 0 {
 		err = cmp.Or(err, errors.New("no locks were given"))
@@ -85,9 +84,13 @@ func All(lockers ...Locker) *MultiMutex {
 	}
 	for _, m := range all {
 		if m.lease != nil {
-			a.tells = m.lease.Client.Options.Tell
 			a.maxWait = tenure.ShortestWait(a.maxWait, m.lease.MaxWait)
 			a.persist = a.persist || m.lease.Persists
+		}
+	}
+	for _, l := range slices.Backward(lockers) {
+		if c, _ := clientOf(l); c != nil {
+			a.client = c
 		}
 	}
 	given, first := make(map[Locker]bool), make(map[lock]*member)
@@ -133,7 +136,7 @@ func All(lockers ...Locker) *MultiMutex {
 func flatten(lockers []Locker) (all []*member, err error) {
 	for i, l := range lockers {
 		m := &member{Locker: l, name: "nil"}
-		if !isMade(l) {
+		if _, made := clientOf(l); !made {
 			all, err = append(all, m), cmp.Or(err, fmt.Errorf("lock %d of %d is nil or empty", i+1, len(lockers)))
 			continue
 		}
@@ -175,51 +178,30 @@ func flatten(lockers []Locker) (all []*member, err error) {
 	return all, err
 }
 
-// traceOf returns the Trace of the Client of the first lock that has one, or nil. Locks of other types have none.
-func traceOf(lockers []Locker) *Trace {
-	for _, l := range lockers {
-		if !isMade(l) {
-			continue
-		}
-		switch l := l.(type) {
-		case *MultiMutex:
-			if l.isOfClients() {
-				return l.trace
-			}
-		case *Mutex:
-			return l.client.trace
-		case *Upgradeable:
-			return l.rw.read.client.trace
-		case *QuorumMutex:
-			if l.invalid == nil {
-				return l.trace
-			}
-		}
-	}
-	return nil
-}
-
-// isOfClients reports whether the Client of one of the members is known.
-func (a *MultiMutex) isOfClients() bool {
-	return slices.ContainsFunc(a.members, func(m *member) bool { return m.lease != nil })
-}
-
-// isMade reports whether l is neither nil nor, if it is of a type of this package, its zero value.
-func isMade(l Locker) bool {
+// clientOf returns the Client whose Trace and Logger a Locker has; nil if that is unknown, as of other packages' types. made is false for a nil
+// Locker, and for the zero value of a type of this package.
+func clientOf(l Locker) (c *Client, made bool) {
 	if v := reflect.ValueOf(l); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return false
+		return nil, false
 	}
 	switch l := l.(type) {
 	case *Mutex:
-		return l.lock != nil
+		return l.client, l.lock != nil
 	case *MultiMutex:
-		return l.name != ""
+		return l.client, l.name != ""
 	case *Upgradeable:
-		return l.rw != nil
+		if l.rw == nil {
+			return nil, false
+		}
+		return l.rw.read.client, true
 	case *QuorumMutex:
-		return l.isMade()
+		return l.client, l.isMade()
+	case *permits:
+		return l.of.client, true
+	case *permitLocker:
+		return l.of.client, true
 	}
-	return true
+	return nil, true
 }
 
 // key is the same in every process: the lock's key in Redis, if that is known.
@@ -344,8 +326,7 @@ func (a *MultiMutex) fail(causes ...error) error { return &lockError{name: a.nam
 func (a *MultiMutex) lock(who tenure.Caller) (context.Context, UnlockFunc, error) {
 	a.check()
 	needs(who.Ctx)
-	trace := a.trace.follow(&who, a.name, "all")
-	trace.of(a.names)
+	trace := a.client.traces().follow(&who, a.name, "all", a.names...)
 	who.Trace = trace.tracer()
 	s, err := a.compete(who)
 	trace.forget() // what became of single members

@@ -72,7 +72,7 @@ func (a *MultiMutex) compete(who tenure.Caller) (*taken, error) {
 			unanswered = err
 		case outage, unanswered != nil && IsBusy(err) && whole.Persists && !whole.GoesOn(): // the last round had no time for an answer
 			returns = true
-			return nil, pause.over(whole, a.name, cmp.Or(unanswered, err))
+			return nil, notAcquired(whole.Ctx, a.name, whole.Began, cmp.Or(unanswered, err))
 		case refused == nil || who.Once || calls.IsClosed(who.Stopped()):
 			returns = true
 			return nil, err

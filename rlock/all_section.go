@@ -177,7 +177,7 @@ func (s *taken) leave(who tenure.Caller) {
 		s.cancel(s.of.fail(tenure.ErrUnlocked))
 		return
 	}
-	who.LeaveTo(s.rollBack, s.of.tells, s.of.clients...)
+	who.LeaveTo(s.rollBack, s.of.client.tells(), s.of.clients...)
 }
 
 // rollBack unlocks what was taken and not yet returned to the caller. WithMinHold does not keep these locks, and errors are dropped.

@@ -30,7 +30,7 @@ type Client struct {
 	counters   *counter.Counters
 	prefix     string // of all keys
 	trace      *Trace // nil: nobody wants to know
-	closeRedis func() // the rueidis client that Open made; nil: it is the caller's
+	closeRedis func() // ends the rueidis client that Open made, and returns when it has ended, whoever began
 }
 
 // New returns a [Client] that keeps its locks in the Redis of rdb: a standalone, sentinel or cluster client of rueidis, with the settings of
@@ -50,7 +50,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	}
 	c := tenure.New(rdb, id.String(), o.forEngine(t))
 	deadlock.Watch(ear.New(c, o.Label), o.Deadlock.terms(rdb, o.Label, t))
-	return &Client{engine: c, counters: counter.New(c), prefix: o.Prefix, trace: o.Trace}, nil
+	return &Client{engine: c, counters: counter.New(c), prefix: o.Prefix, trace: o.Trace, closeRedis: func() {}}, nil
 }
 
 // forEngine are the options of the engine. They have been validated.
@@ -82,14 +82,7 @@ func (o Options) forEngine(t *tellers) tenure.Options {
 func (c *Client) Close() {
 	c.check()
 	c.engine.Close()
-	c.disconnect()
-}
-
-// disconnect closes what Open has made, when the engine has ended. It returns when that is closed, whoever began.
-func (c *Client) disconnect() {
-	if c.closeRedis != nil {
-		c.closeRedis()
-	}
+	c.closeRedis()
 }
 
 // ID returns the Client's part of its owner fields in Redis, a UUID: see [Owner].
@@ -112,7 +105,7 @@ func (c *Client) check() {
 func (c *Client) Shutdown(ctx context.Context) error {
 	c.check()
 	needs(ctx)
-	defer c.disconnect()
+	defer c.closeRedis()
 	return c.engine.Shutdown(ctx)
 }
 

@@ -132,34 +132,10 @@ func (p *leadPauses) next(l Locker, refused error) time.Duration {
 		p.refused = min(2*most, refusedPause)
 		if said := refused.Error(); said != p.said || time.Since(p.logged) >= refusedLog {
 			p.said, p.logged = said, time.Now()
-			if w, ok := l.(warner); ok {
-				w.warn("rlock: Redis refuses a candidate of Lead, which goes on trying", "name", l.Name(), "err", refused)
+			if c, _ := clientOf(l); c != nil {
+				c.tells().Warn("rlock: Redis refuses a candidate of Lead, which goes on trying", "name", l.Name(), "err", refused)
 			}
 		}
 	}
 	return most/2 + rand.N(most/2)
-}
-
-// warner is a Locker with an [Options].Logger.
-type warner interface {
-	warn(text string, args ...any)
-}
-
-func (m *Mutex) warn(text string, args ...any) { m.lock.Client.Options.Tell.Warn(text, args...) }
-func (q *QuorumMutex) warn(text string, args ...any) {
-	q.of.Whole.Client.Options.Tell.Warn(text, args...)
-}
-func (p *permits) warn(text string, args ...any) {
-	p.of.semaphore.Client.Options.Tell.Warn(text, args...)
-}
-func (l *permitLocker) warn(text string, args ...any) {
-	l.of.semaphore.Client.Options.Tell.Warn(text, args...)
-}
-
-func (u *Upgradeable) warn(text string, args ...any) { u.rw.Read().warn(text, args...) }
-
-func (a *MultiMutex) warn(text string, args ...any) {
-	if len(a.clients) > 0 {
-		a.clients[0].Options.Tell.Warn(text, args...)
-	}
 }

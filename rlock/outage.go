@@ -25,7 +25,7 @@ func throughOutages[T any](who tenure.Caller, m *tenure.Lock, attempt func(tenur
 			return v, err
 		}
 		if !pause.wait(who, m.Client.Shut) {
-			return v, pause.over(who, m.Name, err)
+			return v, notAcquired(who.Ctx, m.Name, who.Began, err)
 		}
 	}
 }
@@ -67,9 +67,4 @@ func (p *outagePause) wait(who tenure.Caller, shut <-chan struct{}) bool {
 	case <-who.Stopped():
 	}
 	return who.GoesOn()
-}
-
-// over returns the error of a Lock whose time was over in an outage.
-func (*outagePause) over(who tenure.Caller, name string, err error) error {
-	return notAcquired(who.Ctx, name, who.Began, err)
 }

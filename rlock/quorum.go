@@ -15,7 +15,7 @@ import (
 type QuorumMutex struct {
 	name    string         // of the first argument
 	of      *quorum.Quorum // nil if the handle is invalid
-	trace   *Trace         // of the Client of its first member
+	client  *Client        // of its first member; nil if the handle is invalid
 	invalid error          // what is wrong with the handle; returned by Lock
 }
 
@@ -39,7 +39,7 @@ func Quorum(members ...Locker) *QuorumMutex {
 		return q
 	}
 	q.of = quorum.New(q.name, specs)
-	q.trace = members[0].(*Mutex).client.trace //nolint:errcheck // looked at before
+	q.client = members[0].(*Mutex).client //nolint:errcheck // looked at before
 	return q
 }
 
@@ -52,7 +52,10 @@ func (q *QuorumMutex) check(members []Locker) (specs []*tenure.Lock, err error) 
 			return nil, fmt.Errorf("member %d of the quorum is a %T: give it a Mutex that a Client made", i+1, l)
 		}
 		m := given.lock
-		if i == 0 {
+		first := m
+		if i > 0 {
+			first = specs[0]
+		} else {
 			q.name = m.Name
 		}
 		switch {
@@ -66,13 +69,13 @@ func (q *QuorumMutex) check(members []Locker) (specs []*tenure.Lock, err error) 
 				"WithMaxWait and WithAsked are for both", i+1)
 		case of[m.Client]:
 			return nil, fmt.Errorf("member %d of the quorum is of the same Client as another one: one server has one vote", i+1)
-		case m.Wants != members[0].(*Mutex).lock.Wants: //nolint:errcheck // looked at before
+		case m.Wants != first.Wants:
 			return nil, fmt.Errorf("member %d of the quorum differs from the first in WithAsked: give it to all members", i+1)
-		case m.AskedAfter != members[0].(*Mutex).lock.AskedAfter: //nolint:errcheck // looked at before
+		case m.AskedAfter != first.AskedAfter:
 			return nil, fmt.Errorf("member %d of the quorum differs from the first in WithAskedAfter: give the same to all members", i+1)
-		case m.Lease != members[0].(*Mutex).lock.Lease: //nolint:errcheck // looked at before
+		case m.Lease != first.Lease:
 			return nil, fmt.Errorf("member %d of the quorum has another lease than the first", i+1)
-		case m.Watchdog != members[0].(*Mutex).lock.Watchdog: //nolint:errcheck // looked at before
+		case m.Watchdog != first.Watchdog:
 			return nil, fmt.Errorf("member %d of the quorum differs from the first in WithWatchdog: give the same to all members", i+1)
 		}
 		of[m.Client] = true
@@ -131,7 +134,7 @@ func (q *QuorumMutex) lockTraced(who tenure.Caller) (context.Context, UnlockFunc
 	if q.invalid != nil {
 		return who.Ctx, func() error { return q.fail(ErrNotHeld, errLockFailed) }, q.invalid
 	}
-	return lockTraced(q.trace, q.of.Whole, who, without(q.of.Lock))
+	return lockTraced(q.client.trace, q.of.Whole, who, without(q.of.Lock))
 }
 
 // Do is [Mutex.Do].

@@ -164,19 +164,12 @@ func (t *tracing) tracer() tenure.Tracer {
 	return t
 }
 
-// follow begins to trace a Lock for to; it returns nil if to is nil.
-func (to *Trace) follow(who *tenure.Caller, name, kind string) *tracing {
+// follow begins to trace a Lock for to, of an All's locks with these names; it returns nil if to is nil.
+func (to *Trace) follow(who *tenure.Caller, name, kind string, names ...string) *tracing {
 	if to == nil {
 		return nil
 	}
-	return &tracing{to: to, name: name, kind: kind, ctx: who.Ctx, at: who.Began, tried: who.Once}
-}
-
-// of sets the names of an All's locks.
-func (t *tracing) of(names []string) {
-	if t != nil {
-		t.names = names
-	}
+	return &tracing{to: to, name: name, kind: kind, names: names, ctx: who.Ctx, at: who.Began, tried: who.Once}
 }
 
 // Waits reports that the Lock begins to wait. Only the first call counts. It does not wait for the function, because the Lock is in a
