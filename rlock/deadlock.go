@@ -89,8 +89,8 @@ func newDeadlockError(name string, cycle []deadlock.Step) error {
 	for _, s := range cycle {
 		e.Cycle = append(e.Cycle, DeadlockWait{
 			Host: s.Host, PID: s.PID, Client: s.Client, Label: s.Label,
-			Holds: s.Holds.Name, Owner: s.Holds.Owner, Since: s.Holds.Since,
-			WaitsFor: s.Lock, WaitingSince: s.WaitsBy,
+			Holds: s.Name, Owner: s.Owner, Since: s.Since.Time,
+			WaitsFor: s.Lock, WaitingSince: s.WaitsBy.Time,
 		})
 	}
 	return e

@@ -2,7 +2,6 @@ package deadlock
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -34,7 +33,7 @@ func holdsOf(ctx context.Context) (all []Hold) {
 		}
 		field := t.Field()
 		if !slices.ContainsFunc(all, func(h Hold) bool { return h.Owner == field }) {
-			all = append(all, Hold{Owner: field, Name: t.Lock.Name, Since: c.held.since(t)})
+			all = append(all, Hold{Owner: field, Name: t.Lock.Name, Since: Micros{c.held.since(l.Hold)}})
 		}
 	}
 	return all
@@ -147,66 +146,49 @@ func inTheWay(m *tenure.Lock, info lua.Info, within *tenure.Tenure) (all, marks 
 	return all, marks
 }
 
-// heldLocks are the tenures of a Client with open levels, by lock key.
+// heldLocks are the holds of a Client with open levels, by lock key, and when they began.
 type heldLocks struct {
 	mu  sync.Mutex // guards the following; no other lock is taken under it
-	all map[string]map[*tenure.Tenure]*heldTenure
-}
-
-// heldTenure is a tenure with open levels.
-type heldTenure struct {
-	since time.Time // when the first of its holds began
-	holds map[*tenure.Hold]struct{}
+	all map[string]map[*tenure.Hold]time.Time
 }
 
 func (k *heldLocks) add(h *tenure.Hold) {
-	t := h.Tenure
+	key := h.Tenure.Lock.Key
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	at := k.all[t.Lock.Key]
-	if at == nil {
-		at = make(map[*tenure.Tenure]*heldTenure, 1)
-		if k.all == nil {
-			k.all = make(map[string]map[*tenure.Tenure]*heldTenure)
-		}
-		k.all[t.Lock.Key] = at
+	if k.all == nil {
+		k.all = make(map[string]map[*tenure.Hold]time.Time)
 	}
-	if at[t] == nil {
-		at[t] = &heldTenure{time.Now(), make(map[*tenure.Hold]struct{}, 1)}
+	if k.all[key] == nil {
+		k.all[key] = make(map[*tenure.Hold]time.Time, 1)
 	}
-	at[t].holds[h] = struct{}{}
+	k.all[key][h] = time.Now()
 }
 
 func (k *heldLocks) remove(h *tenure.Hold) {
-	t := h.Tenure
+	key := h.Tenure.Lock.Key
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	at := k.all[t.Lock.Key]
-	held := at[t]
-	if held == nil {
-		return
-	}
-	if delete(held.holds, h); len(held.holds) > 0 {
-		return
-	}
-	if delete(at, t); len(at) == 0 {
-		delete(k.all, t.Lock.Key)
+	if delete(k.all[key], h); len(k.all[key]) == 0 {
+		delete(k.all, key)
 	}
 }
 
-// of returns the tenures of a lock.
-func (k *heldLocks) of(key string) []*tenure.Tenure {
+// of returns the tenures of a lock, each once: readers share one.
+func (k *heldLocks) of(key string) (all []*tenure.Tenure) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.Collect(maps.Keys(k.all[key]))
+	for h := range k.all[key] {
+		if !slices.Contains(all, h.Tenure) {
+			all = append(all, h.Tenure)
+		}
+	}
+	return all
 }
 
-// since returns when the hold of the tenure began; the first, if readers share it.
-func (k *heldLocks) since(t *tenure.Tenure) time.Time {
+// since returns when a hold began.
+func (k *heldLocks) since(h *tenure.Hold) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if held := k.all[t.Lock.Key][t]; held != nil {
-		return held.since
-	}
-	return time.Time{}
+	return k.all[h.Tenure.Lock.Key][h]
 }

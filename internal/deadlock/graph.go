@@ -18,6 +18,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,11 +29,24 @@ import (
 // Most bounds the number of waits in a cycle that can be found.
 const Most = 32
 
-// Hold is a hold in the ctx of a wait.
+// Hold is a hold in the ctx of a wait. The tags are those of a probe.
 type Hold struct {
-	Owner string // the owner field in Redis, unique across all servers
-	Name  string // of the lock, for users
-	Since time.Time
+	Owner string `json:"o,omitempty"` // the owner field in Redis, unique across all servers
+	Name  string `json:"l,omitempty"` // of the lock, for users
+	Since Micros `json:"t,omitzero"`
+}
+
+// Micros is a time that other processes see in microseconds since 1970.
+type Micros struct{ time.Time }
+
+// MarshalJSON writes it.
+func (m Micros) MarshalJSON() ([]byte, error) { return strconv.AppendInt(nil, m.UnixMicro(), 10), nil }
+
+// UnmarshalJSON reads it.
+func (m *Micros) UnmarshalJSON(text []byte) error {
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	m.Time = time.UnixMicro(n)
+	return err
 }
 
 // Sleeper is a wait as its engine sees it. Its methods may be called at any time, on any goroutine, with no mutex held.
@@ -79,20 +93,20 @@ func NewWait(s Sleeper, client, lock string, holds []Hold) Wait {
 
 // Step is a wait in a cycle, and the hold in its ctx for which the previous wait waits.
 type Step struct {
-	Host    string
-	PID     int
-	Client  string
-	Label   string // of the Client; "": none
-	Number  uint64
-	Secret  uint64
-	Holds   Hold
-	WaitsBy time.Time // when the wait began
-	Lock    string
+	Host   string `json:"h"`
+	PID    int    `json:"p"`
+	Client string `json:"c"`
+	Label  string `json:"m,omitempty"` // of the Client; "": none
+	Number uint64 `json:"n"`
+	Secret uint64 `json:"x"`
+	Hold
+	Lock    string `json:"w"`
+	WaitsBy Micros `json:"u"` // when the wait began
 }
 
 // before orders waits identically in all processes.
 func (s *Step) before(o *Step) bool {
-	return cmp.Or(s.WaitsBy.Compare(o.WaitsBy), cmp.Compare(s.Client, o.Client), cmp.Compare(s.Number, o.Number)) < 0
+	return cmp.Or(s.WaitsBy.Compare(o.WaitsBy.Time), cmp.Compare(s.Client, o.Client), cmp.Compare(s.Number, o.Number)) < 0
 }
 
 // is reports whether s is the step of w.
@@ -191,14 +205,15 @@ func (g *Graph) waitOf(s *Step, owner string) *Wait {
 
 // time returns what orders w among others.
 func (g *Graph) time(w *Wait) *Step {
-	return &Step{Client: w.Client, Number: w.Number, WaitsBy: w.Began.Add(g.Ahead)}
+	return &Step{Client: w.Client, Number: w.Number, WaitsBy: Micros{w.Began.Add(g.Ahead)}}
 }
 
 // step returns w as the step after a wait for that owner.
 func (g *Graph) step(w *Wait, owner string) *Step {
-	s := &Step{Host: g.host, PID: g.pid, Client: w.Client, Label: w.Label, Number: w.Number, Secret: w.Secret, WaitsBy: w.Began.Add(g.Ahead), Lock: w.Lock}
+	s := g.time(w)
+	s.Host, s.PID, s.Label, s.Secret, s.Lock = g.host, g.pid, w.Label, w.Secret, w.Lock
 	if i := slices.IndexFunc(w.Holds, func(h Hold) bool { return h.Owner == owner }); i >= 0 {
-		s.Holds = w.Holds[i]
+		s.Hold = w.Holds[i]
 	}
 	return s
 }

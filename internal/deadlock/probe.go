@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"strings"
 	"sync"
-	"time"
 )
 
 // Between processes a search continues by probes (Chandy, Misra, Haas: "Distributed deadlock detection", 1983). A probe goes to the process
@@ -35,29 +34,15 @@ const (
 
 // probe is the message, written as JSON with times in microseconds since 1970.
 type probe struct {
-	Version int        `json:"v"`
-	Round   int        `json:"r"`           // how often the first wait has looked
-	Owner   string     `json:"o,omitempty"` // lap 1: the owner of the hold for which the last step waits
-	At      int        `json:"a,omitempty"` // lap 2: the step to be confirmed next; 0, the first, comes last
-	Back    bool       `json:"b,omitempty"` // lap 2: the steps are a cycle
-	Steps   []wireStep `json:"s"`
+	Version int    `json:"v"`
+	Round   int    `json:"r"`           // how often the first wait has looked
+	Owner   string `json:"o,omitempty"` // lap 1: the owner of the hold for which the last step waits
+	At      int    `json:"a,omitempty"` // lap 2: the step to be confirmed next; 0, the first, comes last
+	Back    bool   `json:"b,omitempty"` // lap 2: the steps are a cycle
+	Steps   []Step `json:"s"`
 }
 
 const version = 1
-
-type wireStep struct {
-	Host   string `json:"h"`
-	PID    int    `json:"p"`
-	Client string `json:"c"`
-	Label  string `json:"m,omitempty"`
-	Number uint64 `json:"n"`
-	Secret uint64 `json:"x"`
-	Owner  string `json:"o,omitempty"` // of the hold
-	Name   string `json:"l,omitempty"`
-	Since  int64  `json:"t,omitempty"`
-	Waits  string `json:"w"` // the lock
-	Began  int64  `json:"u"`
-}
 
 // heard remembers the visits of probes.
 type heard struct {
@@ -90,7 +75,7 @@ func (s *search) probe() {
 	for _, e := range s.exits {
 		if s.said < mostProbes {
 			s.said++
-			p := probe{Round: s.round, Owner: e.owner, Steps: wire(e.from.steps())}
+			p := probe{Round: s.round, Owner: e.owner, Steps: e.from.steps()}
 			p.say(e.from.wait, e.owner)
 		}
 	}
@@ -103,7 +88,7 @@ func (p *probe) say(from *Wait, owner string) {
 	for _, most := range []int{mostName, shortName} {
 		for i := range p.Steps {
 			s := &p.Steps[i]
-			s.Host, s.Name, s.Waits = cut(s.Host, most), cut(s.Name, most), cut(s.Waits, most)
+			s.Host, s.Name, s.Lock = cut(s.Host, most), cut(s.Name, most), cut(s.Lock, most)
 			if most == shortName {
 				s.Label = ""
 			}
@@ -131,7 +116,7 @@ func (g *Graph) Hear(text string) {
 
 // goOn follows a probe through this process.
 func (g *Graph) goOn(p *probe) {
-	steps := read(p.Steps)
+	steps := p.Steps
 	var from *place
 	for i := range steps {
 		from = &place{step: &steps[i], before: from, depth: i}
@@ -151,25 +136,25 @@ func (g *Graph) goOn(p *probe) {
 		return
 	}
 	cycle := end.cycle()
-	g.confirm(&probe{Round: p.Round, Back: true, At: 1 % len(cycle), Steps: wire(cycle)}, end.wait)
+	g.confirm(&probe{Round: p.Round, Back: true, At: 1 % len(cycle), Steps: cycle}, end.wait)
 }
 
 // confirm checks the steps of a cycle again, from p.At on, as far as this process has them, and sends the probe on. At the end of the lap
 // the first wait gets the cycle. before is the wait of the previous step if this process has it; nil if the lap has come here for this
 // step.
 func (g *Graph) confirm(p *probe, before *Wait) {
-	steps := read(p.Steps)
+	steps := p.Steps
 	n := len(steps)
 	for range n {
-		w := g.waitOf(&steps[p.At], steps[p.At].Holds.Owner)
+		w := g.waitOf(&steps[p.At], steps[p.At].Owner)
 		if w == nil {
 			if before != nil {
-				p.say(before, steps[p.At].Holds.Owner)
+				p.say(before, steps[p.At].Owner)
 			}
 			return
 		}
 		next := (p.At + 1) % n
-		if !w.IsBlocked(steps[next].Holds.Owner) || !w.IsWaiting() || !w.Keeps(steps[p.At].Holds.Owner) {
+		if !w.IsBlocked(steps[next].Owner) || !w.IsWaiting() || !w.Keeps(steps[p.At].Owner) {
 			return
 		}
 		if p.At == 0 {
@@ -178,33 +163,6 @@ func (g *Graph) confirm(p *probe, before *Wait) {
 		}
 		p.At, before = next, w
 	}
-}
-
-// wire converts steps for sending.
-func wire(steps []Step) []wireStep {
-	all := make([]wireStep, len(steps))
-	for i, s := range steps {
-		all[i] = wireStep{
-			Host: s.Host, PID: s.PID, Client: s.Client, Label: s.Label, Number: s.Number, Secret: s.Secret,
-			Owner: s.Holds.Owner, Name: s.Holds.Name, Waits: s.Lock, Began: s.WaitsBy.UnixMicro(),
-		}
-		if s.Holds.Owner != "" {
-			all[i].Since = s.Holds.Since.UnixMicro()
-		}
-	}
-	return all
-}
-
-// read converts received steps.
-func read(wired []wireStep) []Step {
-	all := make([]Step, len(wired))
-	for i, s := range wired {
-		all[i] = Step{
-			Host: s.Host, PID: s.PID, Client: s.Client, Label: s.Label, Number: s.Number, Secret: s.Secret,
-			Holds: Hold{Owner: s.Owner, Name: s.Name, Since: time.UnixMicro(s.Since)}, Lock: s.Waits, WaitsBy: time.UnixMicro(s.Began),
-		}
-	}
-	return all
 }
 
 // cut shortens a name that would fill a probe.

@@ -94,7 +94,7 @@ func TestProbes(t *testing.T) {
 			clients := make(map[*Graph]bool)
 			for i, s := range f.found {
 				at := slices.IndexFunc(all, func(o *fake) bool { return s.is(&o.Wait) })
-				require.True(t, slices.Contains(all[at].blockers, f.found[(i+1)%len(f.found)].Holds.Owner), seed)
+				require.True(t, slices.Contains(all[at].blockers, f.found[(i+1)%len(f.found)].Owner), seed)
 				clients[w.graphs[s.Client]] = true
 			}
 			if len(clients) > 1 {
@@ -170,7 +170,7 @@ func TestOvertaken(t *testing.T) {
 // Arbitrary messages do no harm.
 func FuzzHear(f *testing.F) {
 	a := newFake(1, []string{"a:1"}, "b:1")
-	p := probe{Version: version, Owner: "a:1", Steps: wire([]Step{{Client: "b", Holds: Hold{Owner: "b:1"}}})}
+	p := probe{Version: version, Owner: "a:1", Steps: []Step{{Client: "b", Hold: Hold{Owner: "b:1"}}}}
 	a.says = func(_, text string) { f.Add(text) }
 	p.say(&a.Wait, "b:1")
 	p.Back = true
@@ -199,7 +199,7 @@ func TestHearRemembersLittle(t *testing.T) {
 	g.Add(&a.Wait)
 	for i := range mostSeen + 10 {
 		for _, client := range []string{strings.Repeat("x", mostClient), strings.Repeat("x", mostClient+1)} {
-			p := probe{Version: version, Round: i, Owner: "a:1", Steps: wire([]Step{{Client: client, WaitsBy: a.Began.Add(time.Second)}})}
+			p := probe{Version: version, Round: i, Owner: "a:1", Steps: []Step{{Client: client, WaitsBy: Micros{a.Began.Add(time.Second)}}}}
 			text, err := json.Marshal(p)
 			require.NoError(t, err)
 			g.Hear(string(text))

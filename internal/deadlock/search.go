@@ -110,12 +110,12 @@ func (g *Graph) SearchCycle(w *Wait, round int) bool {
 // isStill reports whether the whole path still exists as it was found.
 func (g *Graph) isStill(end *place) bool {
 	for p := end; p.before != nil; p = p.before {
-		if !p.before.wait.IsBlocked(p.step.Holds.Owner) {
+		if !p.before.wait.IsBlocked(p.step.Owner) {
 			return false
 		}
 	}
 	for p := end; p.before != nil; p = p.before { // last, since IsBlocked may take a while
-		if !p.wait.IsWaiting() || !p.wait.Keeps(p.step.Holds.Owner) {
+		if !p.wait.IsWaiting() || !p.wait.Keeps(p.step.Owner) {
 			return false
 		}
 	}

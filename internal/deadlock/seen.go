@@ -86,7 +86,7 @@ func (g *Graph) Answers(client string) (texts []string) {
 		s.Blockers = slices.Compact(s.Blockers)
 		for _, h := range w.Holds {
 			if w.Keeps(h.Owner) {
-				s.Holds = append(s.Holds, SeenHold{h.Owner, cut(h.Name, mostName), h.Since})
+				s.Holds = append(s.Holds, SeenHold{h.Owner, cut(h.Name, mostName), h.Since.Time})
 			}
 		}
 		text, err := json.Marshal(s)
@@ -173,7 +173,7 @@ func Cycles(seen []Seen) (all [][]*Seen) {
 		at[key{s.Client, s.Number}] = s
 		w := &Wait{Sleeper: &still{Seen: s}, Number: s.Number, Began: s.Began, Client: s.Client, Lock: s.Lock}
 		for _, h := range s.Holds {
-			w.Holds = append(w.Holds, Hold(h))
+			w.Holds = append(w.Holds, Hold{h.Owner, h.Name, Micros{h.Since}})
 		}
 		g.Add(w)
 		waits[i] = w
