@@ -305,10 +305,7 @@ func notAcquired(ctx context.Context, name string, began time.Time, causes ...er
 // newNotAcquired returns the error of a wait in the engine.
 func newNotAcquired(u tenure.NotAcquired) error {
 	e := notAcquired(u.Ctx, u.Name, u.Began, u.Causes...)
-	e.Holder, e.TTL, e.self, e.other, e.carried = u.Holder, u.TTL, u.Self, u.Other, u.Carried
-	if u.Names != nil {
-		e.HolderLabel = u.Names.LabelOf(u.Holder)
-	}
+	e.Holder, e.HolderLabel, e.TTL, e.self, e.other, e.carried = u.Holder, u.Label, u.TTL, u.Self, u.Other, u.Carried
 	e.counter, e.seen, e.wanted, e.Count = u.Counter, u.Seen, u.Wanted, u.Count
 	return e
 }

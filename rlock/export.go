@@ -53,7 +53,7 @@ func Export(ctx context.Context, options ...ExportOption) (string, error) {
 		return "", m.Fail(ErrNotExported, ctx.Err())
 	}
 	kind := m.Kind
-	if l.HasToken() {
+	if _, fenced := l.Hold.FencingToken(); fenced {
 		kind = cmp.Or(kind.Fenced, kind)
 	}
 	t := ticket.New(kindLetters[kind], m.Client.ID, m.Name)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/ear"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -47,7 +46,6 @@ func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	labels := ear.Of(m.lock.Client)
 	info := Info{Token: raw.Token, Listening: int(raw.Subscribers)}
 	switch ttl := raw.TTL.Milliseconds(); {
 	case ttl == -1:
@@ -66,7 +64,7 @@ func (m *Mutex) Info(ctx context.Context) (Info, error) {
 		}
 		info.Holders = append(info.Holders, Holder{
 			Owner: field, Depth: depth, Write: strings.HasSuffix(field, ":write"), Exported: kinds.IsTicket(field),
-			Label: labels.LabelOf(field),
+			Label: m.lock.Client.LabelOf(field),
 		})
 	}
 	slices.SortFunc(info.Holders, func(a, b Holder) int { return strings.Compare(a.Owner, b.Owner) })

@@ -125,7 +125,10 @@ func lockTraced(
 		return who.Ctx, func() error { return notLocked(m) }, err
 	}
 	if trace != nil {
-		trace.ended(l, nil, func() { l.Released = trace.released }, func() { engine.GiveBack(l) })
+		trace.ended(l, nil, func() { l.Released = trace.released }, func() {
+			l.NeverReturned()
+			_ = engine.Unlock(l)
+		})
 	}
 	return l, func() error { return engine.Unlock(l) }, nil
 }

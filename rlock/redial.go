@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/calls"
 )
 
 // redialer leaves a former master. Behind one address (a DNS name, a Kubernetes Service, a load balancer) connections outlive an orderly
@@ -41,7 +43,7 @@ func watch(o rueidis.ClientOption) rueidis.ClientOption {
 			return old(to, d, c)
 		}
 	default:
-		r.dial = dialAsRueidis
+		r.dial = calls.Dial
 	}
 	noNoDelay := o.DisableTCPNoDelay // rueidis does not find the TCP connection in ours
 	o.DialCtxFn = func(ctx context.Context, to string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
@@ -55,13 +57,6 @@ func watch(o rueidis.ClientOption) rueidis.ClientOption {
 		return r.add(conn, to), nil
 	}
 	return o
-}
-
-func dialAsRueidis(ctx context.Context, to string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
-	if c != nil {
-		return (&tls.Dialer{NetDialer: d, Config: c}).DialContext(ctx, "tcp", to)
-	}
-	return d.DialContext(ctx, "tcp", to)
 }
 
 func (r *redialer) add(conn net.Conn, to string) *watchedConn {

@@ -58,7 +58,7 @@ func Watch(e *ear.Ear, terms Terms) {
 	if c.After == 0 {
 		return
 	}
-	e.Hear(ear.Listener{Kind: Kind, Heard: c.probed}) // the searches are repeated
+	e.Hear(ear.Listener{Kind: Kind, Heard: func(text string) { c.handle(&c.probing, func() { c.Graph.Hear(text) }) }}) // the searches are repeated
 	e.Use(c)
 }
 

@@ -16,7 +16,7 @@ import (
 // Keeps reports whether its ctx still carries the open hold of that owner.
 func (b *blocked) Keeps(owner string) bool {
 	for l := tenure.LevelOf(b.who.Ctx); l != nil; l = l.Enclosing() {
-		if t := l.Hold.Tenure; !t.IsMajority() && t.Field() == owner && l.IsOpen() && l.Loss() == nil {
+		if t := l.Hold.Tenure; t.Majority == nil && t.Field() == owner && l.IsOpen() && l.Loss() == nil {
 			return true
 		}
 	}
@@ -28,7 +28,7 @@ func holdsOf(ctx context.Context) (all []Hold) {
 	for l := tenure.LevelOf(ctx); l != nil; l = l.Enclosing() {
 		t := l.Hold.Tenure
 		c := of(t.Lock)
-		if t.IsMajority() || c == nil || !l.IsOpen() {
+		if t.Majority != nil || c == nil || !l.IsOpen() {
 			continue
 		}
 		field := t.Field()

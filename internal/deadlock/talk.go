@@ -42,11 +42,6 @@ func (c *Client) handle(working *atomic.Int32, f func()) {
 	}()
 }
 
-// probed handles a probe. It returns at once.
-func (c *Client) probed(text string) {
-	c.handle(&c.probing, func() { c.Graph.Hear(text) })
-}
-
 // describe answers a question for the long waits of the Client. It returns at once.
 func (c *Client) describe(text string) {
 	id, ok := ReadQuestion(text)

@@ -54,10 +54,13 @@ func (e *Ear) keepLabel() {
 		select {
 		case <-timer.C:
 		case <-e.Calls.Done():
-			e.removeLabel()
+			ctx, cancel := e.Calls.Last()
+			defer cancel()
+			_ = e.RDB.Do(ctx, e.RDB.B().Del().Key(kinds.LabelKey(e.ID)).Build()) // if Redis does not answer, it expires
 			return
 		}
-		err := e.writeLabel()
+		cmd := e.RDB.B().Set().Key(kinds.LabelKey(e.ID)).Value(e.label.text).PxMilliseconds(e.labelExpiry().Milliseconds()).Build()
+		err := e.RDB.Do(e.Calls.Context(context.Background()), cmd).Error()
 		switch {
 		case err == nil:
 			timer.Reset(every)
@@ -69,18 +72,6 @@ func (e *Ear) keepLabel() {
 			timer.Reset(min(every, writeLabelAgain))
 		}
 	}
-}
-
-func (e *Ear) writeLabel() error {
-	cmd := e.RDB.B().Set().Key(kinds.LabelKey(e.ID)).Value(e.label.text).PxMilliseconds(e.labelExpiry().Milliseconds()).Build()
-	return e.RDB.Do(e.Calls.Context(context.Background()), cmd).Error()
-}
-
-// removeLabel deletes the label. If Redis does not answer, it expires.
-func (e *Ear) removeLabel() {
-	ctx, cancel := e.Calls.Last()
-	defer cancel()
-	_ = e.RDB.Do(ctx, e.RDB.B().Del().Key(kinds.LabelKey(e.ID)).Build())
 }
 
 // tellOfLabels warns of a missing right, once.

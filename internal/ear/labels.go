@@ -33,7 +33,7 @@ type labels struct {
 	told    atomic.Bool // a missing right to read or write labels was logged
 
 	mu      sync.Mutex // guards the following; no other lock is taken under it
-	of      map[string]*foundLabel
+	found   map[string]*foundLabel
 	seeking int
 }
 
@@ -52,66 +52,42 @@ func (e *Ear) LabelOf(owner string) string {
 	case id == e.ID:
 		return e.label.text
 	}
-	e.seekLabel(owner)
-	return e.labels.known(id)
+	known, seek := e.labels.of(id)
+	if seek != nil {
+		e.Calls.Background(func() { e.findLabel(id, seek) }) // ends with the answer, soon after a missing one, or with Close
+	}
+	return known
 }
 
-// seekLabel begins to look up the label of a marked owner, unless it is known or was tried. It returns at once.
-func (e *Ear) seekLabel(owner string) {
-	mark, id, _ := kinds.CapabilityOf(owner)
-	if !mark.Wants(kinds.Labelled) || id == e.ID || e.labels.refused.Load() {
-		return
-	}
-	if l := e.labels.begin(id); l != nil {
-		e.Calls.Background(func() { e.findLabel(id, l) }) // ends with the answer, soon after a missing one, or with Close
-	}
-}
-
-// begin returns the state of that Client's label if the caller must look it up; nil: not now.
-func (s *labels) begin(id string) *foundLabel {
+// of returns the label of that Client, if it is known, and its state if the caller must look it up.
+func (s *labels) of(id string) (known string, seek *foundLabel) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := s.of[id]; l != nil && (l.text != "" || now.Sub(l.since) < seekLabelAgain) {
-		return nil
+	l := s.found[id]
+	if l != nil && (l.text != "" || now.Sub(l.since) < seekLabelAgain) {
+		return l.text, nil
 	}
-	if s.seeking >= mostSeeking {
-		return nil
+	if s.refused.Load() || s.seeking >= mostSeeking {
+		return "", nil
 	}
-	if s.of == nil || len(s.of) >= mostLabels { // forget all; labels still needed are looked up again
-		s.of = make(map[string]*foundLabel)
+	if s.found == nil || len(s.found) >= mostLabels { // forget all; labels still needed are looked up again
+		s.found = make(map[string]*foundLabel)
 	}
-	l := &foundLabel{since: now}
-	s.of[id] = l
+	l = &foundLabel{since: now}
+	s.found[id] = l
 	s.seeking++
-	return l
-}
-
-// known returns that Client's label, or "".
-func (s *labels) known(id string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l := s.of[id]; l != nil {
-		return l.text
-	}
-	return ""
-}
-
-func (s *labels) found(l *foundLabel, text string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l.text = text
-}
-
-func (s *labels) ended() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seeking--
+	return "", l
 }
 
 // findLabel makes the look-ups of one search.
 func (e *Ear) findLabel(id string, l *foundLabel) {
-	defer e.labels.ended()
+	s := &e.labels
+	defer func() {
+		s.mu.Lock()
+		s.seeking--
+		s.mu.Unlock()
+	}()
 	for i, pause := range labelPauses {
 		if i > 0 {
 			timer := time.NewTimer(pause)
@@ -123,12 +99,14 @@ func (e *Ear) findLabel(id string, l *foundLabel) {
 			}
 		}
 		text, err := readLabel(e.RDB.Do(e.Calls.Context(context.Background()), e.RDB.B().Get().Key(kinds.LabelKey(id)).Build()))
-		e.labels.found(l, text)
+		s.mu.Lock()
+		l.text = text
+		s.mu.Unlock()
 		switch {
 		case text != "":
 			return
 		case isForbidden(err):
-			e.labels.refused.Store(true)
+			s.refused.Store(true)
 			e.tellOfLabels(err)
 			return
 		}

@@ -112,7 +112,7 @@ func (e *Ear) releaseDue(now time.Time) {
 func (e *Ear) Lost(t *tenure.Tenure) {
 	if e.kept.remove(e, t) {
 		e.continues(stateOf(t))
-		t.Forget()
+		e.Calls.Background(t.ForgetInTurn) // which waits for the end of calls
 	}
 }
 

@@ -48,7 +48,7 @@ type askings struct {
 // AskHolder asks an owner that blocks a Lock, if it can be asked, and looks up its label, if it has one. It returns at once.
 func (e *Ear) AskHolder(ctx context.Context, m *tenure.Lock, holder string) {
 	e.ask(ctx, m, holder, saidAsked)
-	e.seekLabel(holder)
+	e.LabelOf(holder)
 }
 
 func (e *Ear) ask(ctx context.Context, m *tenure.Lock, holder, what string) {

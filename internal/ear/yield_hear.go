@@ -85,9 +85,12 @@ func newAskable(h *tenure.Hold, after time.Duration, at ...*tenure.Lock) *Askabl
 	return a
 }
 
-// ask notifies the hold, and those of locks taken together with it.
-func (a *Askable) ask() {
-	a.question.ask()
+// Ask notifies the hold, and those of locks taken together with it. It does nothing if a is nil.
+func (a *Askable) Ask() {
+	if a == nil {
+		return
+	}
+	a.ask()
 	if with := a.with.Load(); with != nil {
 		with.ask()
 	}
@@ -151,13 +154,6 @@ func BeginOn(l *tenure.Level, members []*tenure.Lock, waited bool) *Askable {
 	return a
 }
 
-// Ask notifies the hold. It does nothing if a is nil.
-func (a *Askable) Ask() {
-	if a != nil {
-		a.ask()
-	}
-}
-
 // begin registers a new hold. A waiter here joins the hub before it looks for holds, so one of the two sees the other.
 func (a *Askable) begin(tag uint64, b tenure.Beginning) {
 	for i := range a.at {
@@ -168,7 +164,7 @@ func (a *Askable) begin(tag uint64, b tenure.Beginning) {
 		e.askables.add(x, tag, b)
 		all, exclusive := e.Hub.Queued(x.lock.Waiters())
 		if exclusive > 0 || all > 0 && x.lock.Kind.Side != lua.Reader {
-			a.ask()
+			a.Ask()
 		}
 	}
 }
@@ -201,7 +197,7 @@ func (s *askables) add(x *askedAt, tag uint64, b tenure.Beginning) {
 	s.holds[x.hold], x.of = x.Askable, e
 	e.holds++
 	if e.asked {
-		x.ask()
+		x.Ask()
 		return
 	}
 	s.noteQuiet(x)
@@ -289,7 +285,7 @@ func (s *askables) ask(e *askable) {
 func (s *askables) askQuiet(e *askable, except *tenure.Hold) {
 	for x := range e.quiet.all {
 		if x.hold != except {
-			x.ask()
+			x.Ask()
 			s.noteAsked(x)
 		}
 	}

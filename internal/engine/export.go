@@ -31,7 +31,7 @@ import (
 func Export(l *tenure.Level, number string, lasts time.Duration) (err error) {
 	t, m := l.Hold.Tenure, l.Lock
 	c := m.Client
-	if t.IsMajority() {
+	if t.Majority != nil {
 		return m.FailNotExported("a quorum is on several servers, and no call moves its hold on all of them at once")
 	}
 	if c.IsTold() || !c.Calls.Start() {

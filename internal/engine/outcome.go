@@ -109,7 +109,7 @@ func (l *Attempt) rollBack(a tenure.AcquireResult) {
 func (l *Attempt) giveBack() {
 	c := l.Lock.Client
 	if l.next == nil {
-		_ = l.Tenure.GiveBackOnce() // it has noted the failure
+		l.Tenure.GiveBack()
 		return
 	}
 	var args []lua.ReleaseArgs
@@ -172,6 +172,7 @@ func (l *Attempt) leaveInTime(expired bool) bool {
 		if t := l.Tenure; expired && t != nil && t.Queued != nil {
 			_, _, _ = tenure.Leavable(l.Ctx, l.Lock, l.Wait, func(<-chan struct{}) (struct{}, error) {
 				t.GiveBack()
+				t.SweepIfUnresolved()
 				return struct{}{}, nil
 			}, func(_ struct{}, err error) {
 				if err != nil { // it was not sent

@@ -139,7 +139,7 @@ func notAcquired(m *tenure.Lock, who tenure.Caller, refusal lua.AcquireReply, ca
 	c := m.Client
 	return c.Errors.NotAcquired(tenure.NotAcquired{
 		Ctx: who.Ctx, Name: m.Name, Began: who.Began, Causes: causes,
-		Holder: refusal.Holder, Names: c.Namer(), TTL: refusal.TTL, Other: refusal.Other,
+		Holder: refusal.Holder, Label: c.LabelOf(refusal.Holder), TTL: refusal.TTL, Other: refusal.Other,
 		Carried: c.IsOwn(refusal.Holder) && tenure.Carries(who.Ctx, refusal.Holder),
 		Self:    c.IsSelf(who.Outer, refusal.Holder),
 	})

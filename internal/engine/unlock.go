@@ -52,12 +52,6 @@ func traced(l *tenure.Level, end func(*tenure.Level) error) error {
 	return l.Released(func() error { return end(l) })
 }
 
-// GiveBack unlocks a level that was never returned to the caller. WithMinHold does not apply.
-func GiveBack(l *tenure.Level) {
-	l.NeverReturned()
-	_ = Unlock(l)
-}
-
 // ChargeUnlockTime charges a failed unlock's time to the sections around ctx. An unlock that Redis answered costs them nothing: Redis may be far
 // away.
 func ChargeUnlockTime(ctx context.Context, began time.Time, failed bool) {
@@ -165,7 +159,11 @@ func (u *unlocker) unlock(over time.Time) []error {
 	errs := make([]error, len(u.levels))
 	for i, l := range u.levels {
 		l.Hold.Tenure.CatchUp() // a hold whose lease has just ended is lost, even if not noticed yet
-		errs[i] = leave(l, u.cause())
+		if loss := l.LeaveUnlock(); loss != nil {
+			errs[i] = l.Lock.FailNotHeld(loss)
+		} else {
+			errs[i] = l.Lock.FailPending(u.cause())
+		}
 	}
 	return errs
 }
@@ -222,14 +220,6 @@ func untilLost(levels []*tenure.Level, now, over time.Time, told chan<- struct{}
 	return max(last.Sub(now), 1) // at its end, the next look tells whether they are lost
 }
 
-// leave ends the wait for an unlock and returns its error so far.
-func leave(l *tenure.Level, why error) error {
-	if loss := l.LeaveUnlock(); loss != nil {
-		return l.Lock.FailNotHeld(loss)
-	}
-	return l.Lock.FailPending(why)
-}
-
 // Await waits for the results of a majority's release, until the hold is lost or over has passed; why then returns the reason for the
 // delay. The hold has ended when Await returns, even if the release continues.
 func Await(l *tenure.Level, results <-chan []error, over time.Time, why func() error) error {
@@ -238,7 +228,7 @@ func Await(l *tenure.Level, results <-chan []error, over time.Time, why func() e
 	if !ended {
 		errs = []error{why()}
 	}
-	switch loss := l.Hold.EndAtLast(); {
+	switch _, loss := l.Hold.Tenure.EndLost(l.Hold); {
 	case loss != nil:
 		return m.FailNotHeld(loss)
 	case len(errs) > 0:

@@ -344,12 +344,13 @@ func (e *election) failure(err error) error {
 		not.Causes = []error{errs.Unreachable(q.tooFew(e.err))}
 	}
 	if e.heldAt != nil {
-		not.Names = e.heldAt.Namer()
+		not.Label = e.heldAt.LabelOf(not.Holder)
 	}
 	own := e.heldAt != nil && e.heldAt.IsOwn(e.held.Holder)
 	if e.line != nil {
 		if v := e.line.holder.Load(); v != nil {
-			not.Holder, not.TTL, not.Other, not.Names = v.tenure.Field(), time.Until(v.Until()), false, q.Whole.Client.Namer()
+			not.Holder, not.TTL, not.Other = v.tenure.Field(), time.Until(v.Until()), false
+			not.Label = q.Whole.Client.LabelOf(not.Holder)
 			own, not.Self = true, tenure.IsUnder(e.Outer, v.given)
 		}
 	}

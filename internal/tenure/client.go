@@ -77,22 +77,12 @@ type Options struct {
 
 // IsTold reports whether Close has begun to cancel the holders' contexts.
 func (c *Client) IsTold() bool {
-	select {
-	case <-c.cancellingHolders:
-		return true
-	default:
-		return false
-	}
+	return calls.IsClosed(c.cancellingHolders)
 }
 
 // IsShut reports whether new holds may begin only within a section.
 func (c *Client) IsShut() bool {
-	select {
-	case <-c.Shut:
-		return true
-	default:
-		return false
-	}
+	return calls.IsClosed(c.Shut)
 }
 
 // maxGrantLease bounds the lease of a lock handed to another process until that process renews it: the process may have died.
@@ -177,8 +167,10 @@ func (c *Client) ReportLoss(ctx context.Context, kind string, loss error) {
 	c.Options.Tell.Lost(ctx, kind, loss)
 }
 
-// Namer returns the feature that knows what people call owners; nil: there is none.
-func (c *Client) Namer() Namer {
-	n, _ := Feature[Namer](c)
-	return n
+// LabelOf returns what people call the Client of an owner; "": nothing, or it is not known yet.
+func (c *Client) LabelOf(owner string) string {
+	if n, ok := Feature[interface{ LabelOf(owner string) string }](c); ok {
+		return n.LabelOf(owner)
+	}
+	return ""
 }

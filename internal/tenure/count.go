@@ -247,9 +247,6 @@ type follower struct {
 	timer     *time.Timer // calls state
 }
 
-// isStating reports whether a call for the count is under way. mu is held.
-func (t *Tenure) isStating() bool { return t.callers != nil && t.callers.count.calling }
-
 // follows returns what is known of the count in Redis. mu is held.
 func (t *Tenure) follows() *follower {
 	if t.callers == nil {

@@ -30,11 +30,6 @@ type Loss struct {
 	Err         error  // the last renewal's error, if that caused the loss
 }
 
-// Namer knows what people call the Client of an owner.
-type Namer interface {
-	LabelOf(owner string) string // "": nothing, or it is not known yet
-}
-
 // LostReason says why a hold was lost.
 type LostReason int8
 
@@ -53,7 +48,7 @@ type NotAcquired struct {
 	Causes []error
 
 	Holder  string // the owner of the lock, as far as known
-	Names   Namer  // knows the holder; nil: nobody does
+	Label   string // of the holder's Client, see Client.LabelOf
 	TTL     time.Duration
 	Self    bool // the holder was taken under the same ctx
 	Other   bool // the hold is known to be of another kind

@@ -24,12 +24,6 @@ func (e exportedError) Is(target error) bool {
 	return target == ErrExported || e.UnlockedError.Is(target)
 }
 
-// HasToken reports whether its hold has a fencing token.
-func (l *Level) HasToken() bool {
-	_, ok := l.Hold.FencingToken()
-	return ok
-}
-
 // IsExported reports whether Export ended it.
 func (l *Level) IsExported() bool {
 	l.Hold.Tenure.mu.Lock()

@@ -32,20 +32,13 @@ type Hold struct {
 // of its Clients, all of which are in the key.
 func (h *Hold) IsOf(m *Lock) bool {
 	of := h.Tenure.Lock
-	return (of.Client == m.Client || h.Tenure.IsMajority() && of.Kind == m.Kind) && of.Key == m.Key && of.Kind.Side == m.Kind.Side
+	return (of.Client == m.Client || h.Tenure.Majority != nil && of.Kind == m.Kind) && of.Key == m.Key && of.Kind.Side == m.Kind.Side
 }
 
 // IsBeside reports whether the hold is of the other side of the same read/write lock.
 func (h *Hold) IsBeside(m *Lock) bool {
 	of := h.Tenure.Lock
 	return of.Client == m.Client && of.Key == m.Key && of.Kind.Side+m.Kind.Side == lua.Reader+lua.Writer
-}
-
-// IsLive reports whether the hold was neither lost nor unlocked.
-func (h *Hold) IsLive() bool {
-	h.Tenure.mu.Lock()
-	defer h.Tenure.mu.Unlock()
-	return h.count > 0 && h.Tenure.loss == nil
 }
 
 // Depth returns the number of open levels.
@@ -337,14 +330,6 @@ func (h *Hold) IsOver() (over bool, loss error) {
 	h.Tenure.mu.Lock()
 	defer h.Tenure.mu.Unlock()
 	return h.count == 0, h.loss()
-}
-
-// EndAtLast ends the hold, and returns its loss, if it was lost.
-func (h *Hold) EndAtLast() (loss error) {
-	h.Tenure.mu.Lock()
-	defer h.Tenure.mu.Unlock()
-	h.setCount(0)
-	return h.loss()
 }
 
 // Expect notes that one more Lock of a reader that another let in is about to begin its hold, see IsLeft.

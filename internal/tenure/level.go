@@ -165,10 +165,14 @@ func LevelFrom(s Section) *Level {
 
 // Owner returns the owner of the innermost single-server hold in ctx; "" if there is none, or the hold is over.
 func Owner(ctx context.Context) string {
-	if h := holdIn(ctx, func(*Hold) bool { return true }); h != nil && h.IsLive() {
-		return h.Tenure.Field()
+	h := holdIn(ctx, func(*Hold) bool { return true })
+	if h == nil {
+		return ""
 	}
-	return ""
+	if over, loss := h.IsOver(); over || loss != nil {
+		return ""
+	}
+	return h.Tenure.Field()
 }
 
 // Token returns the fencing token of the innermost hold of the named lock.

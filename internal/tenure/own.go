@@ -68,15 +68,6 @@ func (i *OpenTenures) Reads(key string) bool {
 	return false
 }
 
-// Given returns the contexts given to the Locks of the tenure with that tag.
-func (i *OpenTenures) Given(tag uint64) []context.Context {
-	t := i.Tenure(tag)
-	if t == nil {
-		return nil
-	}
-	return t.givenTo()
-}
-
 // Tenure returns the tenure with that tag; nil: it has no open level here.
 func (i *OpenTenures) Tenure(tag uint64) *Tenure {
 	i.mu.Lock()
@@ -120,5 +111,6 @@ func (c *Client) IsSelf(given context.Context, owner string) bool {
 	}
 	tag, _, _ := strings.Cut(owner[len(c.ID)+1:], ":")
 	n, err := strconv.ParseUint(tag, 10, 64)
-	return err == nil && slices.ContainsFunc(c.Open.Given(n), func(outer context.Context) bool { return IsUnder(given, outer) })
+	t := c.Open.Tenure(n)
+	return err == nil && t != nil && slices.ContainsFunc(t.givenTo(), func(outer context.Context) bool { return IsUnder(given, outer) })
 }

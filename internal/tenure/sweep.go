@@ -41,9 +41,6 @@ func (t *Tenure) SweepIfUnresolved() {
 	}
 }
 
-// Forget ends a lost tenure that a Cache had. It returns at once.
-func (t *Tenure) Forget() { t.Lock.Client.Calls.Background(t.ForgetInTurn) }
-
 // ForgetInTurn ends a tenure that was lost between one hold and the next. It may still exist in Redis, for example if a renewal's reply was
 // lost. It first waits for a call under way, which may be for a level of an earlier hold (I1).
 func (t *Tenure) ForgetInTurn() {
@@ -104,19 +101,12 @@ func (c *Client) Sweep(all ...*sweep.Orphan) {
 	}
 }
 
-// GiveBack releases a granted hold that no Lock took.
+// GiveBack releases a granted hold that no Lock took, or its place. What remains is to be swept.
 func (t *Tenure) GiveBack() {
-	_ = t.GiveBackOnce() // it has noted the failure
-	t.SweepIfUnresolved()
-}
-
-// GiveBackOnce is GiveBack without the sweep.
-func (t *Tenure) GiveBackOnce() error {
 	ctx, cancel := t.Lock.Client.Calls.Last() // also while the Client closes
 	defer cancel()
 	_, err := t.Lock.SendRelease(ctx, t.ReleaseArgs())
 	t.GivenBack(err)
-	return err
 }
 
 // GivenBack records the result of such a release.

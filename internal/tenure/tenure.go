@@ -280,7 +280,7 @@ func (t *Tenure) EndReleased(h *Hold) (lost bool) {
 	return false
 }
 
-// EndLost ends h, if not nil, on a tenure that was lost. Of several unlocks that find the loss, one is the last.
+// EndLost ends h, if not nil, on a tenure that was lost, or is a majority's. Of several unlocks that find a loss, one is the last.
 func (t *Tenure) EndLost(h *Hold) (last bool, loss error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -301,6 +301,3 @@ func (t *Tenure) MayQueue(now time.Time) {
 		t.Queued = &first
 	}
 }
-
-// IsMajority reports whether it is that of a majority, and has no owner in Redis.
-func (t *Tenure) IsMajority() bool { return t.Majority != nil }

@@ -30,7 +30,7 @@ func (t *Tenure) CallSlot() (ok bool, turn chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case !t.calling && !t.isStating():
+	case !t.calling && (t.callers == nil || !t.callers.count.calling):
 		t.calling = true
 		return true, nil
 	case t.loss != nil:
