@@ -60,7 +60,7 @@ func (p *program) deadlocks(args []string) int {
 			if err != nil {
 				return p.failed(ctx, v.at(err))
 			}
-			cycles := deadlock.Cycles(w.waits)
+			cycles := cyclesOf(w.waits)
 			w.labels = v.labelsOf(ctx, w.waits)
 			if *asJSON {
 				p.jsonStandstills(w, cycles)

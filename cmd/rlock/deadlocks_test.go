@@ -199,7 +199,7 @@ func TestDeadlocksBesideAnotherViewer(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		s := redistest.Start(t)
 		other := newViewer(t, "redis://"+s.Addr())
-		_, _, err := other.hear(t.Context(), pubsub.EarChannel(deadlock.NewAsker()), nil)
+		_, _, err := other.hear(t.Context(), pubsub.EarChannel(newAsker()), nil)
 		require.NoError(t, err)
 		require.Equal(t, result{}, call(t, s.Addr(), "deadlocks"))
 		w, err := other.standstills(t.Context(), patience)

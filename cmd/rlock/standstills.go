@@ -51,7 +51,7 @@ func (v *viewer) ears(ctx context.Context) (ears map[string]bool, missing []erro
 	ears = make(map[string]bool)
 	for i := range all {
 		for j, name := range slices.Concat(plain[i], sharded[i]) {
-			if !deadlock.IsAsker(earOf(name)) {
+			if !isAsker(earOf(name)) {
 				ears[name] = j >= len(plain[i])
 			}
 		}
@@ -68,12 +68,12 @@ func (v *viewer) standstills(ctx context.Context, within time.Duration) (w stand
 	if err != nil || len(ears) == 0 {
 		return w, err
 	}
-	id := deadlock.NewAsker()
+	id := newAsker()
 	answers, lost, err := v.hear(ctx, pubsub.EarChannel(id), ears)
 	if err != nil {
 		return w, err
 	}
-	question := pubsub.Spoken{Kind: deadlock.SeenKind, Payload: deadlock.Question(id)}.String()
+	question := pubsub.Spoken{Kind: deadlock.SeenKind, Payload: questionOf(id)}.String()
 	w.asked, w.silent, w.know = len(ears), make(map[string]bool), make(map[string]bool)
 	for channel, sharded := range ears {
 		w.silent[earOf(channel)] = true
@@ -91,7 +91,7 @@ func (v *viewer) standstills(ctx context.Context, within time.Duration) (w stand
 		select {
 		case text := <-answers:
 			said, _ := pubsub.ReadSpoken(text)
-			a, ok := deadlock.ReadAnswer(said.Payload)
+			a, ok := readAnswer(said.Payload)
 			if said.Kind != deadlock.SeenKind || !ok {
 				continue
 			}

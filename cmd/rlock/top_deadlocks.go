@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/go-rlock/rlock/internal/deadlock"
 )
 
 // circleTime bounds the wait for answers per look.
@@ -30,7 +28,7 @@ func (v *viewer) circles(ctx context.Context) <-chan circles {
 
 func circlesOf(w standstills, err error) circles {
 	c := circles{err: err, of: make(map[string]int)}
-	for _, cycle := range deadlock.Cycles(w.waits) {
+	for _, cycle := range cyclesOf(w.waits) {
 		c.many++
 		for j := range cycle {
 			for _, h := range held(cycle, j) {
