@@ -1,6 +1,7 @@
 package lease
 
 import (
+	std "container/heap"
 	"math"
 	"time"
 )
@@ -9,10 +10,8 @@ import (
 const never = time.Duration(math.MaxInt64)
 
 // heap is a binary heap of leases by instant. It records each lease's place, so that any can be moved or removed in
-// O(log n).
-//
-// It does not use container/heap. Entries hold the instant beside the pointer, so sifting does not touch the compared
-// leases (up to 100,000, scattered over memory), and comparisons need no interface call.
+// O(log n). Entries hold the instant beside the pointer, so comparing does not touch the leases (up to 100,000, scattered
+// over memory).
 type heap struct {
 	// pos is the index into Lease.pos where this heap notes its place, counted from 1: 0, as in the zero Lease, means
 	// "not in this heap".
@@ -34,8 +33,9 @@ func (h *heap) first() time.Duration {
 }
 
 func (h *heap) push(l *Lease, at time.Duration) {
-	h.entries = append(h.entries, entry{})
-	h.up(len(h.entries)-1, entry{at, l})
+	h.entries = append(h.entries, entry{at, l})
+	l.pos[h.pos] = int32(len(h.entries))
+	std.Fix(h, len(h.entries)-1)
 }
 
 // pop removes and returns the earliest lease.
@@ -46,14 +46,12 @@ func (h *heap) pop() *Lease {
 }
 
 func (h *heap) remove(l *Lease) {
-	i := int(l.pos[h.pos]) - 1
+	i, n := int(l.pos[h.pos])-1, len(h.entries)-1
+	h.Swap(i, n)
 	l.pos[h.pos] = 0
-	n := len(h.entries) - 1
-	last := h.entries[n]
 	h.entries[n] = entry{} // or the array would keep the lease from the collector
-	h.entries = h.entries[:n]
-	if i < n {
-		h.settle(i, last)
+	if h.entries = h.entries[:n]; i < n {
+		std.Fix(h, i)
 	}
 }
 
@@ -62,49 +60,19 @@ func (h *heap) at(l *Lease) time.Duration { return h.entries[l.pos[h.pos]-1].at 
 
 // move gives a lease in the heap another instant.
 func (h *heap) move(l *Lease, at time.Duration) {
-	h.settle(int(l.pos[h.pos])-1, entry{at, l})
+	i := int(l.pos[h.pos]) - 1
+	h.entries[i].at = at
+	std.Fix(h, i)
 }
 
-// settle puts e in its place, beginning at the free slot i.
-func (h *heap) settle(i int, e entry) {
-	if i > 0 && e.at < h.entries[(i-1)/2].at {
-		h.up(i, e)
-	} else {
-		h.down(i, e)
-	}
-}
+// For package heap. Its Push and Pop, which allocate, are not used.
+func (h *heap) Len() int           { return len(h.entries) }
+func (h *heap) Less(i, j int) bool { return h.entries[i].at < h.entries[j].at }
+func (*heap) Push(any)             {}
+func (*heap) Pop() any             { return nil }
 
-func (h *heap) up(i int, e entry) {
-	for i > 0 {
-		parent := (i - 1) / 2
-		if h.entries[parent].at <= e.at {
-			break
-		}
-		h.set(i, h.entries[parent])
-		i = parent
-	}
-	h.set(i, e)
-}
-
-func (h *heap) down(i int, e entry) {
-	for {
-		child := 2*i + 1
-		if child >= len(h.entries) {
-			break
-		}
-		if right := child + 1; right < len(h.entries) && h.entries[right].at < h.entries[child].at {
-			child = right
-		}
-		if e.at <= h.entries[child].at {
-			break
-		}
-		h.set(i, h.entries[child])
-		i = child
-	}
-	h.set(i, e)
-}
-
-func (h *heap) set(i int, e entry) {
-	h.entries[i] = e
-	e.l.pos[h.pos] = int32(i + 1)
+func (h *heap) Swap(i, j int) {
+	e := h.entries
+	e[i], e[j] = e[j], e[i]
+	e[i].l.pos[h.pos], e[j].l.pos[h.pos] = int32(i)+1, int32(j)+1
 }

@@ -24,51 +24,40 @@ const (
 // Grant gives a claimed waiter the lock for ttl: those behind it wait no longer than that. It returns false if the
 // waiter has given up: then the caller gives the lock back, and leaves in its place.
 func (w *Waiter) Grant(ttl time.Duration) bool {
-	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
-	if !w.endClaim() {
-		return false
-	}
-	w.given = nil // it came late: this is a hold of its own
-	w.handOver(ttl)
-	return true
+	return w.endClaim(func() {
+		w.given = nil // it came late: this is a hold of its own
+		w.handOver(ttl)
+	})
 }
 
 // Queued ends the claim of a waiter that now has the process's place, while another process has the lock, or nobody.
 // The waiter asks after ttl at the latest. Queued returns false if the waiter has given up: then the caller leaves in
 // its place.
 func (w *Waiter) Queued(ttl time.Duration) bool {
-	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
-	if !w.endClaim() {
-		return false
-	}
-	w.held(ttl)
-	return true
+	return w.endClaim(func() { w.held(ttl) })
 }
 
 // Unclaim ends a claim with an unknown outcome: the waiter gets the turn. It returns false if the waiter has given
 // up: then the caller leaves in its place.
 func (w *Waiter) Unclaim() bool {
-	t := w.topic
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
-	if !w.endClaim() {
-		return false
-	}
-	if w.given == nil {
-		t.dues.add(w) // as the first that is not stopped it then has the turn
-	}
-	w.held(-1)
-	return true
+	return w.endClaim(func() {
+		if w.given == nil {
+			w.topic.dues.add(w) // as the first that is not stopped it then has the turn
+		}
+		w.held(-1)
+	})
 }
 
-// endClaim returns false if the waiter has given up. It stays current, so its Leave wakes the next waiter.
-func (w *Waiter) endClaim() (kept bool) {
+// endClaim does what comes after a claim. It returns false if the waiter has given up. Then it stays current, so its
+// Leave wakes the next waiter.
+func (w *Waiter) endClaim(then func()) (kept bool) {
+	w.topic.hub.mu.Lock()
+	defer w.topic.hub.mu.Unlock()
 	kept = w.claim == claimed
 	w.claim = unclaimed
+	if kept {
+		then()
+	}
 	return kept
 }
 

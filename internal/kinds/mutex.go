@@ -9,26 +9,23 @@ import (
 )
 
 // Mutex is Redisson's RLock.
-var Mutex = &Kind{
-	Name:         "mutex",
-	Channel:      prefixed("redisson_lock__channel"),
-	Queue:        Own("rlock_queue"),
-	PlainScripts: true,
-	Exports:      true,
-	Fenced:       Fenced,
-	Renew:        lua.Renew, Force: forceHash, IsLocked: exists,
-}
+var Mutex = mutex("mutex", nil, Fenced)
 
 // Fenced is Redisson's RFencedLock.
-var Fenced = &Kind{
-	Name:         "fenced",
-	Channel:      prefixed("redisson_lock__channel"),
-	Queue:        Own("rlock_queue"),
-	PlainScripts: true,
-	Exports:      true,
-	Fence:        prefixed("redisson_lock_token"),
-	Extra:        prefixed("redisson_lock_token"),
-	Renew:        lua.Renew, Force: forceHash, IsLocked: exists,
+var Fenced = mutex("fenced", prefixed("redisson_lock_token"), nil)
+
+func mutex(name string, fence func(string) string, fenced *Kind) *Kind {
+	return &Kind{
+		Name:         name,
+		Channel:      prefixed("redisson_lock__channel"),
+		Queue:        Own("rlock_queue"),
+		PlainScripts: true,
+		Exports:      true,
+		Fence:        fence,
+		Extra:        fence,
+		Fenced:       fenced,
+		Renew:        lua.Renew, Force: forceHash, IsLocked: exists,
+	}
 }
 
 func forceHash(ctx context.Context, rdb rueidis.Client, key string, _ lua.Fair, p lua.Publish, owners ...string) (bool, error) {

@@ -22,31 +22,25 @@ var Read = &Kind{
 }
 
 // Write is the write lock of Redisson's RReadWriteLock.
-var Write = &Kind{
-	Name:     "write",
-	Channel:  prefixed("redisson_rwlock"),
-	Queue:    Own("rlock_writers"),
-	Queueing: LeavesMark,
-	Extra:    holdKeys,
-	Side:     lua.Writer,
-	Exports:  true,
-	Fenced:   FencedWrite,
-	suffix:   WriterSuffix,
-	Renew:    lua.Renew, Force: forceSide(lua.Writer), IsLocked: sideIsLocked(lua.Writer),
-}
+var Write = writer("write", nil, holdKeys, FencedWrite)
 
 // FencedWrite is Write with a fencing token, which Redisson's write lock does not have. It uses the counter of Fenced.
-var FencedWrite = &Kind{
-	Name:     "fenced write",
-	Channel:  prefixed("redisson_rwlock"),
-	Queue:    Own("rlock_writers"),
-	Queueing: LeavesMark,
-	Fence:    Fenced.Fence,
-	Extra:    Fenced.Extra,
-	Side:     lua.Writer,
-	Exports:  true,
-	suffix:   WriterSuffix,
-	Renew:    lua.Renew, Force: forceSide(lua.Writer), IsLocked: sideIsLocked(lua.Writer),
+var FencedWrite = writer("fenced write", Fenced.Fence, Fenced.Extra, nil)
+
+func writer(name string, fence, extra func(string) string, fenced *Kind) *Kind {
+	return &Kind{
+		Name:     name,
+		Channel:  prefixed("redisson_rwlock"),
+		Queue:    Own("rlock_writers"),
+		Queueing: LeavesMark,
+		Fence:    fence,
+		Extra:    extra,
+		Side:     lua.Writer,
+		Exports:  true,
+		Fenced:   fenced,
+		suffix:   WriterSuffix,
+		Renew:    lua.Renew, Force: forceSide(lua.Writer), IsLocked: sideIsLocked(lua.Writer),
+	}
 }
 
 func forceSide(s lua.Side) func(context.Context, rueidis.Client, string, lua.Fair, lua.Publish, ...string) (bool, error) {

@@ -38,10 +38,7 @@ type openLevels struct {
 
 // severalNow is several before a second level opens. mu is held.
 func (t *Tenure) severalNow() *openLevels {
-	if t.callers == nil {
-		t.callers = new(Callers)
-	}
-	c := t.callers
+	c := t.more()
 	if c.open == nil {
 		c.open = &openLevels{renewed: make(map[time.Duration]int, 1), depths: make([]int, 1)}
 		c.open.begins(t.hold)
@@ -249,10 +246,7 @@ type follower struct {
 
 // follows returns what is known of the count in Redis. mu is held.
 func (t *Tenure) follows() *follower {
-	if t.callers == nil {
-		t.callers = new(Callers)
-	}
-	f := &t.callers.count
+	f := &t.more().count
 	if f.low == 0 {
 		f.low, f.high = 1, 1
 	}

@@ -81,13 +81,19 @@ func (t *Tenure) Field() string { return t.Lock.Kind.Owner(t.Lock.Client.ID, t.T
 func (t *Tenure) Cached(first func() any) any {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	c := t.more()
+	if c.cached == nil {
+		c.cached = first()
+	}
+	return c.cached
+}
+
+// more returns what few tenures have. mu is held.
+func (t *Tenure) more() *Callers {
 	if t.callers == nil {
 		t.callers = new(Callers)
 	}
-	if t.callers.cached == nil {
-		t.callers.cached = first()
-	}
-	return t.callers.cached
+	return t.callers
 }
 
 // Lasts returns how long Redis may keep the tenure after an unanswered renewal.
@@ -152,12 +158,10 @@ func (t *Tenure) Losing(now time.Time, told chan<- struct{}, room *Callers) (unt
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.callers == nil && room != nil {
+	if t.callers == nil {
 		t.callers = room
-	} else if t.callers == nil {
-		t.callers = new(Callers)
 	}
-	t.callers.told = told
+	t.more().told = told
 	return until, t.loss == nil
 }
 

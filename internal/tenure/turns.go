@@ -41,10 +41,7 @@ func (t *Tenure) CallSlot() (ok bool, turn chan struct{}) {
 
 // join waits for the right. mu is held.
 func (t *Tenure) join() chan struct{} {
-	if t.callers == nil {
-		t.callers = new(Callers)
-	}
-	c := t.callers
+	c := t.more()
 	if c.turn == nil {
 		c.turn = make(chan struct{}, 1)
 	}
