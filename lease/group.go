@@ -68,12 +68,10 @@ const (
 	probes = 2
 )
 
-// maySend reports whether leases wait for a call within the bounds.
 func (g *group) maySend(batch int) bool {
 	return g.waits() && g.items < parallel*batch && (g.failure == nil || g.calls < probes)
 }
 
-// waits reports whether leases wait for a call.
 func (g *group) waits() bool { return g.failed.head != nil || g.due.head != nil }
 
 // queue returns the queue in which l waits for a call. The choice does not change while l waits.

@@ -24,7 +24,6 @@ type entry struct {
 	l  *Lease
 }
 
-// first returns the earliest instant, or never.
 func (h *heap) first() time.Duration {
 	if len(h.entries) == 0 {
 		return never
@@ -38,7 +37,6 @@ func (h *heap) push(l *Lease, at time.Duration) {
 	std.Fix(h, len(h.entries)-1)
 }
 
-// pop removes and returns the earliest lease.
 func (h *heap) pop() *Lease {
 	l := h.entries[0].l
 	h.remove(l)
@@ -55,7 +53,6 @@ func (h *heap) remove(l *Lease) {
 	}
 }
 
-// at returns the instant of a lease in the heap.
 func (h *heap) at(l *Lease) time.Duration { return h.entries[l.pos[h.pos]-1].at }
 
 // move gives a lease in the heap another instant.

@@ -7,7 +7,6 @@ import (
 	"time"
 )
 
-// loop is the renewer's goroutine.
 func (r *Renewer) loop() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

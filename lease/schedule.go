@@ -186,7 +186,6 @@ func newJitter() jitter { return jitter(1 - rand.Float64()/10) }
 
 func (j jitter) of(d time.Duration) time.Duration { return time.Duration(float64(j) * float64(d)) }
 
-// upTo returns the earlier of at and the limit.
 func (l *Lease) upTo(at time.Duration) time.Duration {
 	if l.limit > 0 {
 		return min(at, l.limit)

@@ -24,5 +24,4 @@ const line = ":rlock_queue"
 // InLine returns the channel for processes in line, beside the unlock channel.
 func InLine(ch Channel) Channel { return ch.beside(line) }
 
-// beside returns the channel with a suffix.
 func (ch Channel) beside(suffix string) Channel { return Channel{ch.Name + suffix, ch.Sharded} }

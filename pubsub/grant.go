@@ -115,7 +115,6 @@ func (w *Waiter) Hear() {
 // Given returns the grant of a waiter that got the lock from another process; nil for others.
 func (w *Waiter) Given() *Grant { return w.given }
 
-// mayHavePlace reports whether w has a place, or may take one.
 func (w *Waiter) mayHavePlace() bool {
 	return w.place != nil || len(w.topic.places) == 0 || w.topic.queue.Each
 }

@@ -52,7 +52,6 @@ func (s *subscription) overdue() bool {
 	return !first
 }
 
-// overdue returns the link's subscriptions that are overdue.
 func (l *link) overdue() (all []*subscription) {
 	c := l.conns
 	defer c.lock().Unlock()

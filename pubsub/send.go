@@ -127,7 +127,6 @@ func (l *link) limited(d time.Duration) (context.Context, context.CancelCauseFun
 	return limitedIn(l.conns.ctx, d)
 }
 
-// limitedIn is limited within ctx.
 func limitedIn(ctx context.Context, d time.Duration) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(d, func() { cancel(errSilent) })

@@ -218,7 +218,6 @@ func (s *subscription) notify(event func(listener)) {
 	}
 }
 
-// refuse gives up on a subscription.
 func (s *subscription) refuse(err error) {
 	err = fmt.Errorf("subscribe to %q: %w", s.channel.Name, err)
 	for _, sh := range s.shares {

@@ -77,7 +77,6 @@ func (t *topic) begin(w *Waiter) {
 	t.localHold, t.freedAtTurn, t.liveAtTurn = time.Time{}, t.freedCount, t.queue.Places && t.isLive()
 }
 
-// freed notes that the lock may be free.
 func (t *topic) freed() {
 	t.localHold = time.Time{}
 	t.freedCount++
@@ -133,7 +132,6 @@ func (t *topic) stopAll(err error, stops func(*Waiter) bool) {
 	}
 }
 
-// unlink takes a waiter out of the queue.
 func (t *topic) unlink(w *Waiter) {
 	t.waiters.unlink(w)
 	if w.expiry != nil {
@@ -204,7 +202,6 @@ func (t *topic) refuse(err error) {
 	}
 }
 
-// isLive reports whether all messages from now on arrive.
 func (t *topic) isLive() bool { return t.sub != nil && t.sub.reach().live }
 
 // subscribe asks for the subscription. Its confirmation wakes the first waiter, or each.

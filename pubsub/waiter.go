@@ -260,7 +260,6 @@ func (w *Waiter) rejoin(ttl time.Duration) {
 	t.dispatch()
 }
 
-// goBack undoes goApart.
 func (w *Waiter) goBack() {
 	w.askingConcurrently = false
 	w.topic.apart--

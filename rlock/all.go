@@ -51,7 +51,6 @@ type MultiMutex struct {
 	invalid error
 }
 
-// member is one of the locks.
 type member struct {
 	Locker
 

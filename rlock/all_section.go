@@ -48,7 +48,6 @@ func (s *taken) loss(who tenure.Caller) (loss *LostError) {
 	return loss
 }
 
-// add locks m under the ctx of the section.
 func (s *taken) add(m *member, who tenure.Caller) error {
 	ctx, unlock, err := m.lock(s.ctx, who)
 	if err == nil {

@@ -25,7 +25,6 @@ func WaitOnly(ctx context.Context) context.Context {
 	return tenure.WaitOnly(ctx, nil)
 }
 
-// needs panics for what can only be a mistake in the program.
 func needs(ctx context.Context) {
 	if ctx == nil {
 		panic("rlock: the ctx is nil")

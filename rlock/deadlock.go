@@ -83,7 +83,6 @@ func (e *DeadlockError) Is(target error) bool {
 	return target == ErrDeadlock || target == ErrNotAcquired
 }
 
-// newDeadlockError describes a cycle that a search has found.
 func newDeadlockError(name string, cycle []deadlock.Step) error {
 	e := &DeadlockError{Name: name}
 	for _, s := range cycle {

@@ -194,7 +194,6 @@ type LostError struct {
 
 func (e *LostError) Error() string { return prefix(e.Name) + e.text }
 
-// newLostError returns the LostError for a loss in the engine.
 func newLostError(l tenure.Loss) error {
 	reason := [...]LossReason{
 		tenure.LostExpired: LostExpired, tenure.LostGone: LostGone, tenure.LostMaxHold: LostMaxHold, tenure.LostClosed: LostClosed,
@@ -210,7 +209,6 @@ func (e *LostError) Is(target error) bool {
 	return target == ErrLost
 }
 
-// Unwrap returns the error of the last renewal, if that failed.
 func (e *LostError) Unwrap() error { return ofNoContext(e.err) }
 
 // lockError is any other error of a call on a lock. errors.Is and errors.As find its causes.
@@ -302,7 +300,6 @@ func notAcquired(ctx context.Context, name string, began time.Time, causes ...er
 	return e
 }
 
-// newNotAcquired returns the error of a wait in the engine.
 func newNotAcquired(u tenure.NotAcquired) error {
 	e := notAcquired(u.Ctx, u.Name, u.Began, u.Causes...)
 	e.Holder, e.HolderLabel, e.TTL, e.self, e.other, e.carried = u.Holder, u.Label, u.TTL, u.Self, u.Other, u.Carried
@@ -323,7 +320,6 @@ func isOurs(err error) bool {
 	return errors.Is(err, tenure.ErrUnlocked)
 }
 
-// sectionError joins the errors of a section and of its lock.
 type sectionError struct{ lock, section error }
 
 func (e *sectionError) Error() string {
@@ -371,5 +367,4 @@ func oneLine(name string, cause error) string {
 	return strings.TrimPrefix(strings.TrimPrefix(flat(cause), prefix(name)), "rlock: ")
 }
 
-// flat returns the text of an error on one line.
 func flat(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

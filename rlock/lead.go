@@ -115,7 +115,6 @@ func mayHeal(err error) (again bool, refused error) {
 	return false, nil
 }
 
-// leadPauses are the pauses of one Lead.
 type leadPauses struct {
 	refused time.Duration // the next one after a refusal; 0: the last Lock was not refused
 	said    string        // in the log

@@ -78,7 +78,6 @@ func (s *Leadership) set(next LeadState) {
 	}
 }
 
-// begin begins a term with the ctx of fn. end ends it.
 func (s *Leadership) begin(ctx context.Context, name string) (end func()) {
 	token, fenced := FencingToken(ctx, name)
 	s.mu.Lock()

@@ -59,7 +59,6 @@ func valueOf[T any](ctx context.Context, lock lockFunc, fn func(ctx context.Cont
 	return value, err
 }
 
-// lockFunc is a Lock.
 type lockFunc func(context.Context) (context.Context, UnlockFunc, error)
 
 // within turns a TryLock into a Lock.

@@ -138,7 +138,6 @@ func without(lock func(tenure.Caller) (*tenure.Level, error)) func(*tenure.Lock,
 	return func(_ *tenure.Lock, who tenure.Caller) (*tenure.Level, error) { return lock(who) }
 }
 
-// notLocked is the unlock returned by a failed Lock.
 func notLocked(m *tenure.Lock) error { return m.Fail(ErrNotHeld, errLockFailed) }
 
 // check panics for what can only be a mistake in the program.

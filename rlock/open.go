@@ -77,7 +77,6 @@ func OpenWith(redis rueidis.ClientOption, o Options) (*Client, error) {
 	return c, nil
 }
 
-// forLocks sets the unset options.
 func forLocks(o rueidis.ClientOption) rueidis.ClientOption {
 	patience := func(d *net.Dialer, timeout, idle time.Duration) {
 		d.Timeout, d.KeepAlive = cmp.Or(d.Timeout, timeout), cmp.Or(d.KeepAlive, idle)

@@ -213,7 +213,6 @@ func (s *PermitSemaphore) LeaseTime(ctx context.Context, id string) (time.Durati
 	return s.semaphore.LeaseTime(ctx, permit)
 }
 
-// id reads the id of a permit.
 func (s *PermitSemaphore) id(text string) (id lua.PermitID, err error) {
 	if n, err := hex.Decode(id[:], []byte(text[:min(len(text), 2*len(id))])); err != nil || n != len(id) || len(text) != 2*len(id) {
 		return id, s.semaphore.Fail(fmt.Errorf("%s is no id of a permit, which has 32 hex digits", tenure.Quote(text)))

@@ -147,7 +147,6 @@ func (q *QuorumMutex) TryDo(ctx context.Context, wait time.Duration, fn func(ctx
 	return inside(ctx, within(q, wait), fn)
 }
 
-// made panics if the handle was not made by Quorum, or ctx is nil.
 func (q *QuorumMutex) made(ctx context.Context) {
 	if q == nil || !q.isMade() {
 		panic("rlock: a QuorumMutex that was not made by Quorum")
@@ -155,7 +154,6 @@ func (q *QuorumMutex) made(ctx context.Context) {
 	needs(ctx)
 }
 
-// isMade reports whether Quorum made the handle.
 func (q *QuorumMutex) isMade() bool { return q.of != nil || q.invalid != nil }
 
 func (q *QuorumMutex) fail(causes ...error) error { return newLockError(q.name, causes...) }

@@ -116,7 +116,6 @@ func (u *Upgradeable) TryDo(ctx context.Context, wait time.Duration, fn func(ctx
 	return inside(ctx, within(u, wait), fn)
 }
 
-// lockTraced traces a Lock and its unlock.
 func (u *Upgradeable) lockTraced(who tenure.Caller) (context.Context, UnlockFunc, error) {
 	r := u.rw.read
 	trace := r.client.trace.follow(&who, r.lock.Name, "upgradeable")

@@ -101,7 +101,6 @@ func (j *joint) rest(c *command) rueidis.RedisResult {
 	return result
 }
 
-// send sends a command that waited, with others that still do.
 func (j *joint) send(first *command) {
 	defer j.ended()
 	j.mu.Lock()

@@ -92,7 +92,6 @@ func (b *blocked) writers() (ahead *pubsub.Waiter, marks []string) {
 	return b.ahead, b.marks
 }
 
-// isReader reports whether an owner of a read/write lock is a reader.
 func isReader(owner string) bool { return !strings.HasSuffix(owner, kinds.WriterSuffix) }
 
 // askAgainAfter is how long a reply of Redis counts as recent.

@@ -82,7 +82,6 @@ type Wait struct {
 
 var lastNumber atomic.Uint64
 
-// NewWait returns a wait that begins now.
 func NewWait(s Sleeper, client, lock string, holds []Hold) Wait {
 	return Wait{
 		Sleeper: s, Number: lastNumber.Add(1), Secret: rand.Uint64(),
@@ -109,7 +108,6 @@ func (s *Step) before(o *Step) bool {
 	return cmp.Or(s.WaitsBy.Compare(o.WaitsBy.Time), cmp.Compare(s.Client, o.Client), cmp.Compare(s.Number, o.Number)) < 0
 }
 
-// is reports whether s is the step of w.
 func (s *Step) is(w *Wait) bool {
 	return s.Client == w.Client && s.Number == w.Number && s.Secret == w.Secret
 }

@@ -76,7 +76,6 @@ func New(c *tenure.Client, label string) *Ear {
 	return e
 }
 
-// Of returns the ear of c.
 func Of(c *tenure.Client) *Ear {
 	e, _ := tenure.Feature[*Ear](c)
 	return e
@@ -147,7 +146,6 @@ func (e *Ear) Listen() {
 	})
 }
 
-// Channel returns the channel of the ear of the Client with that id.
 func (e *Ear) Channel(id string) pubsub.Channel {
 	return pubsub.Channel{Name: pubsub.EarChannel(id), Sharded: e.Cluster.IsOne() && e.Cluster.IsSharded()}
 }

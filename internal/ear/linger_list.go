@@ -9,7 +9,6 @@ import (
 	"github.com/go-rlock/rlock/internal/tenure"
 )
 
-// keptTenures are the kept tenures of a Client.
 type keptTenures struct {
 	firstLooks atomic.Int32  // first looks under way, whose tenures may not be kept
 	ear        atomic.Uint64 // number of the current period in which the ear listens without a gap; 0: it does not listen

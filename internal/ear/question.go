@@ -43,7 +43,6 @@ func (q *question) ask() {
 	close(q.asked)
 }
 
-// ends notes the end of one of the holds.
 func (q *question) ends() {
 	q.holds.Add(-1)
 	q.endIfOver()

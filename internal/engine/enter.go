@@ -39,7 +39,6 @@ func Lock(m *tenure.Lock, who tenure.Caller) (*tenure.Level, error) {
 	return compete(m, who, nil)
 }
 
-// failed is the outcome of a Lock that failed.
 func failed(err error) tenure.Outcome { return tenure.Outcome{Err: err} }
 
 // enterWithin handles a Lock whose ctx carries a hold of the other side. A writer lets a reader in, as a separate hold without
@@ -91,7 +90,6 @@ func reenter(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (o tenure.Outcom
 	return o
 }
 
-// reopen opens one more level.
 func reopen(m *tenure.Lock, who tenure.Caller, h *tenure.Hold, a tenure.AcquireResult) tenure.Outcome {
 	o := h.Reopen(who.Parent(), m, a)
 	if o.Err != nil {

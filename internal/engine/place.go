@@ -25,7 +25,6 @@ func (l *Attempt) keepsPlace(a tenure.AcquireResult) bool {
 	return true
 }
 
-// leavePlace stops renewing the place.
 func (l *Attempt) leavePlace() {
 	if l.place != nil {
 		l.Lock.Client.Places().Stop(&l.place.Lease)

@@ -111,7 +111,6 @@ func releaseMajority(l *tenure.Level, of tenure.Majority) (err error) {
 	return of.Release(l, began.Add(wait))
 }
 
-// onlyError returns the error of an unlock with at most one.
 func onlyError(errs []error) error {
 	if len(errs) > 0 {
 		return errs[0]

@@ -28,7 +28,6 @@ func watchers(c *tenure.Client) iter.Seq[Watcher] {
 	}
 }
 
-// observed tells the observers of a hold that has begun, and how.
 func (l *Attempt) observed(h *tenure.Hold, how tenure.Beginning) {
 	for _, o := range l.Lock.Observers {
 		o.Began(h, how)

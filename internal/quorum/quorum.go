@@ -70,7 +70,6 @@ func (q *Quorum) tooMany(are func(*tenure.Client) bool) bool {
 	return n > len(q.Members)-q.majority()
 }
 
-// errors are the errors that users see.
 func (q *Quorum) errors() *tenure.Errors { return &q.Whole.Client.Options.Errors }
 
 // tooFew returns the error for a missing majority; err is a server's or connection's error.

@@ -189,7 +189,6 @@ func (v *votes) open(who tenure.Caller, waited bool) (*tenure.Level, error) {
 	return l, nil
 }
 
-// uncount ends the hold in the Clients' counts.
 func (v *votes) uncount() {
 	for _, c := range v.counted {
 		c.HoldEnds()

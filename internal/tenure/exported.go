@@ -24,7 +24,6 @@ func (e exportedError) Is(target error) bool {
 	return target == ErrExported || e.UnlockedError.Is(target)
 }
 
-// IsExported reports whether Export ended it.
 func (l *Level) IsExported() bool {
 	l.Hold.Tenure.mu.Lock()
 	defer l.Hold.Tenure.mu.Unlock()

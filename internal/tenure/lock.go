@@ -158,12 +158,10 @@ func (m *Lock) upToMax(ttl time.Duration) time.Duration {
 // Owner returns the owner field of a tenure with that tag.
 func (m *Lock) Owner(tag uint64) string { return m.Kind.Owner(m.Client.ID, tag, m.Short) }
 
-// Caller returns the Caller of a Lock of m called now.
 func (m *Lock) Caller(ctx context.Context) Caller {
 	return CallerNow(ctx).Patient(m.MaxWait, m.Client.MinAttempt()).Persistent(m.Persists)
 }
 
-// CallerUpTo returns the Caller of a TryLock of m called now.
 func (m *Lock) CallerUpTo(ctx context.Context, wait time.Duration) Caller {
 	return CallerNow(ctx).UpTo(wait, m.Client.MinAttempt()).Persistent(m.Persists)
 }

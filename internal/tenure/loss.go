@@ -80,7 +80,6 @@ func (t *Tenure) gone() {
 // ClientClosed is the text of the loss by Close.
 const ClientClosed = "client closed"
 
-// explain returns the error of a loss.
 func (t *Tenure) explain(why Loss) error {
 	why.Name, why.Owner = t.Lock.Name, t.Field()
 	if why.Reason == LostClosed {

@@ -88,7 +88,6 @@ func (m *Lock) CanHave(t *Tenure) bool {
 // IsMade reports whether a tenure with that tag was made by this process.
 func IsMade(tag uint64) bool { return kinds.Unmarked(tag) <= lastTag.Load() }
 
-// observedNoMore tells the observers that a hold has ended.
 func (h *Hold) observedNoMore() {
 	for _, o := range h.First.Lock.Observers {
 		o.Ended(h)

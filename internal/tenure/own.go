@@ -56,7 +56,6 @@ func (t *Tenure) LeaveOpen() {
 	}
 }
 
-// Reads reports whether the process has readers of that lock.
 func (i *OpenTenures) Reads(key string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()

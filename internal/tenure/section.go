@@ -78,7 +78,6 @@ func TrustedUntil(ctx context.Context) (until time.Time, ok bool) {
 	return until, ok
 }
 
-// Detached returns ctx without sections.
 func Detached(ctx context.Context) context.Context {
 	return context.WithValue(ctx, SectionKey{}, noSection{}) // not nil: a merged ctx would look in its other parents
 }
