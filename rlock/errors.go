@@ -195,10 +195,7 @@ type LostError struct {
 func (e *LostError) Error() string { return prefix(e.Name) + e.text }
 
 func newLostError(l tenure.Loss) error {
-	reason := [...]LossReason{
-		tenure.LostExpired: LostExpired, tenure.LostGone: LostGone, tenure.LostMaxHold: LostMaxHold, tenure.LostClosed: LostClosed,
-	}[l.Reason]
-	return &LostError{Name: l.Name, Owner: l.Owner, Reason: reason, Since: l.Since, text: l.Text, err: l.Err, late: l.Late}
+	return &LostError{Name: l.Name, Owner: l.Owner, Reason: LossReason(l.Reason), Since: l.Since, text: l.Text, err: l.Err, late: l.Late}
 }
 
 // Is serves errors.Is.
@@ -209,6 +206,7 @@ func (e *LostError) Is(target error) bool {
 	return target == ErrLost
 }
 
+// Unwrap returns the error of the last renewal, if that failed.
 func (e *LostError) Unwrap() error { return ofNoContext(e.err) }
 
 // lockError is any other error of a call on a lock. errors.Is and errors.As find its causes.

@@ -200,12 +200,7 @@ func (t *tracing) Over() <-chan struct{} { return t.panicked }
 
 // Took records how the Lock got the lock, unless that follows from the wait.
 func (t *tracing) Took(p tenure.Path) {
-	t.path = [...]Path{
-		tenure.PathReentry: PathReentry, tenure.PathGrant: PathGrant, tenure.PathShared: PathShared, tenure.PathAlone: PathFree,
-		tenure.PathIdle:    PathKept,
-		tenure.PathAdopted: PathAdopted,
-	}[p]
-	t.by = nil
+	t.path, t.by = Path(p), nil
 }
 
 // HandedBy records that the end of that section handed the lock over.

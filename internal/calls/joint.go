@@ -27,7 +27,6 @@ type joint struct {
 	mu       sync.Mutex // guards the following
 	sends    int        // the calls under way
 	waiting  []*command // the oldest first
-	spare    []*command // without a call, at most maxIdle
 	taken    int        // how often the first of the waiting was sent
 	watch    *time.Timer
 	watching bool // the timer runs
@@ -70,35 +69,17 @@ func (j *joint) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResu
 	if <-c.next; c.leads {
 		j.send(c)
 	}
-	return j.rest(c)
+	return c.result
 }
 
 // wait puts a command in the queue. mu is held.
 func (j *joint) wait(ctx *Context, cmd rueidis.Completed) *command {
-	var c *command
-	if n := len(j.spare); n > 0 {
-		c, j.spare = j.spare[n-1], j.spare[:n-1]
-	} else {
-		c = &command{next: make(chan struct{}, 1)}
-	}
-	c.cmd, c.ctx = cmd, ctx
+	c := &command{cmd: cmd, ctx: ctx, next: make(chan struct{}, 1)}
 	if j.waiting = append(j.waiting, c); !j.watching {
 		j.watching = true
 		j.look()
 	}
 	return c
-}
-
-// rest ends a command, and returns its result.
-func (j *joint) rest(c *command) rueidis.RedisResult {
-	result := c.result
-	c.cmd, c.ctx, c.leads, c.result = rueidis.Completed{}, nil, false, rueidis.RedisResult{}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if len(j.spare) < maxIdle {
-		j.spare = append(j.spare, c)
-	}
-	return result
 }
 
 func (j *joint) send(first *command) {

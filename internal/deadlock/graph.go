@@ -118,11 +118,11 @@ type Graph struct {
 
 	host string
 	pid  int
-	heard
 
 	mu    sync.Mutex // guards the following; no other lock is taken under it
 	waits map[waitKey]*Wait
 	of    map[string]map[*Wait]struct{} // by the owners of their holds
+	seen  map[visit]bool                // waits of this process to which a probe has come
 }
 
 type waitKey struct {

@@ -3,7 +3,6 @@ package deadlock
 import (
 	"encoding/json"
 	"strings"
-	"sync"
 )
 
 // Between processes a search continues by probes (Chandy, Misra, Haas: "Distributed deadlock detection", 1983). A probe goes to the process
@@ -44,12 +43,6 @@ type probe struct {
 
 const version = 1
 
-// heard remembers the visits of probes.
-type heard struct {
-	seenMu sync.Mutex     // guards the following; no other lock is taken under it
-	seen   map[visit]bool // waits of this process to which a probe has come
-}
-
 // visit is a wait reached by another wait's search.
 type visit struct {
 	client string
@@ -59,14 +52,14 @@ type visit struct {
 }
 
 // isNew notes a visit, and reports whether it is the first.
-func (h *heard) isNew(v visit) bool {
-	h.seenMu.Lock()
-	defer h.seenMu.Unlock()
-	if h.seen == nil || len(h.seen) >= mostSeen {
-		h.seen = make(map[visit]bool)
+func (g *Graph) isNew(v visit) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.seen == nil || len(g.seen) >= mostSeen {
+		g.seen = make(map[visit]bool)
 	}
-	known := h.seen[v]
-	h.seen[v] = true
+	known := g.seen[v]
+	g.seen[v] = true
 	return !known
 }
 

@@ -57,7 +57,7 @@ func TestReentryAfterPassingOn(t *testing.T) {
 	require.True(t, ended.Tenure.TryCallSlot())
 	ended.Tenure.Gone()
 	require.Equal(t, uint64(1), c.Stats().Lost)
-	ok, err := awaitCalls(next.Lock, next.Caller, ended)
+	ok, err := takeCalls(next.Lock, next.Caller, ended)
 	require.NoError(t, err)
 	require.False(t, ok)
 }

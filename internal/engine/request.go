@@ -145,10 +145,35 @@ func notAcquired(m *tenure.Lock, who tenure.Caller, refusal lua.AcquireReply, ca
 	})
 }
 
-// takeCalls takes the right to make calls for a live hold in the caller's ctx. ok is false without an error if the hold is over.
+// takeCalls takes the right to make calls for a live hold in the caller's ctx (I1), waiting until it is free. ok is false without an error if
+// the hold is over.
 func takeCalls(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (ok bool, err error) {
-	if ok, err = awaitCalls(m, who, h); !ok {
-		return false, err
+	wait, end := who.Ctx, who.Wait
+	if who.Once { // those calls take no longer than an attempt
+		end = who.Limit
+	}
+	if !end.IsZero() {
+		bounded, cancel := context.WithDeadline(who.Ctx, end)
+		defer cancel()
+		wait = bounded
+	}
+	ok, turn := h.Tenure.CallSlot()
+	for turn != nil && !ok {
+		select {
+		case _, ok = <-turn:
+			if !ok { // it was lost
+				ok, turn = h.Tenure.CallSlot()
+			}
+		case <-wait.Done():
+			h.Tenure.LeaveCallSlot(turn)
+			return false, gaveUp(m, who, nil, lua.AcquireReply{})
+		case <-m.Client.Calls.Done():
+			h.Tenure.LeaveCallSlot(turn)
+			return false, m.FailClosed()
+		}
+	}
+	if !ok {
+		return false, h.LossSoFar() // a loss since then belongs to another hold
 	}
 	over, loss := h.IsOver()
 	switch {
@@ -162,36 +187,4 @@ func takeCalls(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (ok bool, err 
 	}
 	h.Tenure.ReleaseCallSlot()
 	return false, err
-}
-
-// awaitCalls takes the right to make calls for a live hold (I1), waiting until it is free. taken is false without an error if the hold is over.
-func awaitCalls(m *tenure.Lock, who tenure.Caller, h *tenure.Hold) (taken bool, err error) {
-	wait, cancel, end := who.Ctx, context.CancelFunc(func() {}), who.Wait
-	if who.Once { // those calls take no longer than an attempt
-		end = who.Limit
-	}
-	if !end.IsZero() {
-		wait, cancel = context.WithDeadline(who.Ctx, end)
-	}
-	defer cancel()
-	ok, turn := h.Tenure.CallSlot()
-	for turn != nil {
-		select {
-		case _, given := <-turn:
-			if given {
-				return true, nil
-			}
-			ok, turn = h.Tenure.CallSlot()
-		case <-wait.Done():
-			h.Tenure.LeaveCallSlot(turn)
-			return false, gaveUp(m, who, nil, lua.AcquireReply{})
-		case <-m.Client.Calls.Done():
-			h.Tenure.LeaveCallSlot(turn)
-			return false, m.FailClosed()
-		}
-	}
-	if ok {
-		return true, nil
-	}
-	return false, h.LossSoFar() // a loss since then belongs to another hold
 }

@@ -107,7 +107,9 @@ func (e *election) takeTurn() error {
 	}
 	e.waited = true
 	e.Waits("")
-	e.line.ask()
+	if v := e.line.holder.Load(); v != nil {
+		v.asked.Ask()
+	}
 	turn := reflect.SelectCase{Dir: reflect.SelectSend, Chan: reflect.ValueOf(e.line.turn), Send: reflect.ValueOf(struct{}{})}
 	for {
 		o := e.line.outage.Load()

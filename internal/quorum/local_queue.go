@@ -56,13 +56,6 @@ func (l *localQueue) left() {
 	}
 }
 
-// ask notifies this process's holder of a waiter.
-func (l *localQueue) ask() {
-	if v := l.holder.Load(); v != nil {
-		v.asked.Ask()
-	}
-}
-
 // isWaitedFor reports whether other goroutines are in the queue.
 func (l *localQueue) isWaitedFor() bool {
 	lines.mu.Lock()

@@ -29,14 +29,14 @@ type Loss struct {
 	Err         error  // the last renewal's error, if that caused the loss
 }
 
-// LostReason says why a hold was lost.
+// LostReason says why a hold was lost, with the numbers of rlock.LossReason.
 type LostReason int8
 
 const (
-	LostExpired LostReason = iota // the lease ended
-	LostGone                      // the owner's field is missing in Redis
-	LostMaxHold                   // the longest hold was reached
-	LostClosed                    // the Client was closed
+	LostExpired LostReason = iota + 1 // the lease ended
+	LostGone                          // the owner's field is missing in Redis
+	LostMaxHold                       // the longest hold was reached
+	LostClosed                        // the Client was closed
 )
 
 // NotAcquired says how a wait ended without the lock.

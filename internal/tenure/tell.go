@@ -13,16 +13,16 @@ type Tracer interface {
 	HandedBy(section context.Context) // the lock was handed over at the end of that section
 }
 
-// Path is how a Lock acquired the lock without asking Redis.
+// Path is how a Lock acquired the lock without asking Redis, with the numbers of rlock.Path.
 type Path int8
 
 const (
-	PathReentry Path = iota // the ctx carried a hold of the lock
-	PathGrant               // another process handed it over
-	PathShared              // joined the readers of this process
-	PathAlone               // downgraded from writer
-	PathIdle                // the process had kept the tenure
-	PathAdopted             // taken from a ticket
+	PathAlone   Path = 1 // downgraded from writer
+	PathReentry Path = 2 // the ctx carried a hold of the lock
+	PathGrant   Path = 4 // another process handed it over
+	PathShared  Path = 6 // joined the readers of this process
+	PathIdle    Path = 7 // the process had kept the tenure
+	PathAdopted Path = 8 // taken from a ticket
 )
 
 // Teller receives a Client's events.
