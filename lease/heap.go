@@ -55,7 +55,6 @@ func (h *heap) remove(l *Lease) {
 
 func (h *heap) at(l *Lease) time.Duration { return h.entries[l.pos[h.pos]-1].at }
 
-// move gives a lease in the heap another instant.
 func (h *heap) move(l *Lease, at time.Duration) {
 	i := int(l.pos[h.pos]) - 1
 	h.entries[i].at = at

@@ -176,7 +176,6 @@ func (r *Renewer) awaitTold() {
 	}
 }
 
-// at converts t to an instant since epoch.
 func (r *Renewer) at(t time.Time) time.Duration { return t.Sub(r.epoch) }
 
 // jitter is a factor that shortens a wait by up to a tenth, so that processes do not march in step.

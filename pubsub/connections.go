@@ -110,7 +110,6 @@ func (c *connections) close() {
 	c.wg.Wait()
 }
 
-// message hands a message to those who listen.
 func (c *connections) message(ch Channel, text string) {
 	c.mu.Lock()
 	heard, told := c.subs[ch].listeners(), c.besideOf(ch, c.grants).listeners()

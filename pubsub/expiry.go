@@ -30,7 +30,6 @@ func (w *Waiter) watch() {
 	w.expiry.timer = time.AfterFunc(rest, w.expiry.fire)
 }
 
-// unwatch stops the clock of a leaving waiter.
 func (w *Waiter) unwatch() {
 	w.expiry.timer.Stop()
 	w.expiry.waiter = nil

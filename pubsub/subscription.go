@@ -106,7 +106,6 @@ func (sh *share) setInLine(inLine bool) {
 	sh.sub.update()
 }
 
-// leave ends the share.
 func (sh *share) leave() {
 	defer sh.lock().Unlock()
 	s := sh.sub

@@ -32,7 +32,6 @@ type lateRedis struct {
 
 var _ tenure.Late = (*lateRedis)(nil)
 
-// connecting is an attempt to connect.
 type connecting struct {
 	over chan struct{} // closed when err is set
 	err  error

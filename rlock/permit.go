@@ -152,7 +152,6 @@ func (s *PermitSemaphore) Locker(n int) Locker {
 	return &permitLocker{s, n}
 }
 
-// permitLocker makes a Locker of n permits that expire.
 type permitLocker struct {
 	of *PermitSemaphore
 	n  int

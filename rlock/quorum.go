@@ -119,7 +119,6 @@ func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.
 	return q.lockTraced(who)
 }
 
-// attempt is the minimum time for the first attempt.
 func (q *QuorumMutex) attempt() (least time.Duration) {
 	if q.invalid == nil {
 		for _, m := range q.of.Members {
@@ -129,7 +128,6 @@ func (q *QuorumMutex) attempt() (least time.Duration) {
 	return least
 }
 
-// lockTraced works as that of a Mutex.
 func (q *QuorumMutex) lockTraced(who tenure.Caller) (context.Context, UnlockFunc, error) {
 	if q.invalid != nil {
 		return who.Ctx, func() error { return q.fail(ErrNotHeld, errLockFailed) }, q.invalid

@@ -108,7 +108,6 @@ func (t *tellers) log(level slog.Level, text string, args ...any) {
 	})
 }
 
-// traced queues f, which calls functions of the Trace.
 func (t *tellers) traced(most int, f func()) {
 	t.traces.Tell(most, func(dropped int) {
 		if dropped > 0 {
@@ -150,7 +149,6 @@ func (t *tellers) onRenewal() func([]lease.Renewal) {
 	return t.renewed
 }
 
-// renewed reports confirmed renewals.
 func (t *tellers) renewed(renewals []lease.Renewal) {
 	watchdog := renewals[0].TTL // the same for all renewals of a call
 	least, late := watchdog, 0

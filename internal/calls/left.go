@@ -114,7 +114,6 @@ func (c *Calls) admit(ctx context.Context, slot uint16, over <-chan time.Time) (
 	}
 }
 
-// add counts a call whose caller has left.
 func (l *left) add(slot uint16, began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +170,6 @@ func (c *Calls) AnyLeft() bool { return c.left.many.Load() > 0 }
 // answered.
 func (c *Calls) Leave(slot uint16) { c.left.add(slot, time.Now()) }
 
-// LeftEnds ends a call counted by Leave.
 func (c *Calls) LeftEnds(slot uint16) { c.left.ended(slot, true, false) }
 
 // Answered records the result of a call for that slot: unless err is transient, Redis has answered.

@@ -74,7 +74,6 @@ func (*Client) Observes(*tenure.Terms) bool { return true }
 // Mark returns none.
 func (*Client) Mark(*tenure.Lock) kinds.Capability { return 0 }
 
-// Began notes a hold.
 func (c *Client) Began(h *tenure.Hold, _ tenure.Beginning) { c.held.add(h) }
 
 func (c *Client) Ended(h *tenure.Hold) { c.held.remove(h) }

@@ -130,7 +130,6 @@ type waitKey struct {
 	number uint64
 }
 
-// New returns an empty graph.
 func New() *Graph {
 	host, err := os.Hostname()
 	if err != nil {
@@ -216,7 +215,6 @@ func (g *Graph) step(w *Wait, owner string) *Step {
 	return s
 }
 
-// process is the graph of this process.
 var process = New()
 
 // Apart is a client that simulates another process in tests: Clients on it use its graph.

@@ -74,7 +74,6 @@ func (e *Ear) keepLabel() {
 	}
 }
 
-// tellOfLabels warns of a missing right, once.
 func (e *Ear) tellOfLabels(err error) {
 	if !e.labels.told.Swap(true) {
 		e.Options.Tell.Warn("rlock: labels do not work for this Client; the user needs the right to read and write the keys "+kinds.LabelKey("*"),

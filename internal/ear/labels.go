@@ -37,7 +37,6 @@ type labels struct {
 	seeking int
 }
 
-// foundLabel is the state of one label.
 type foundLabel struct {
 	text  string    // "": missing, or not known yet
 	since time.Time // when the search began

@@ -40,7 +40,6 @@ type keptTenure struct {
 	look   look
 }
 
-// stateOf returns the state of a tenure, made if needed.
 func stateOf(t *tenure.Tenure) *keptTenure {
 	return t.Cached(func() any { return &keptTenure{tenure: t} }).(*keptTenure) //nolint:errcheck // no other value is ever set
 }

@@ -31,7 +31,6 @@ func (r *recentTags) add(tag uint64) {
 	r.latest[tag] = struct{}{}
 }
 
-// take removes a tag and reports whether it was there.
 func (r *recentTags) take(tag uint64) bool {
 	was := r.has(tag)
 	delete(r.latest, tag)

@@ -170,7 +170,6 @@ func (e *Ear) askAll(ctx context.Context, m *tenure.Lock, holder, what, id strin
 	return e.askEach(fields, nil) // those of this process know, see tellHere
 }
 
-// fields are those of the lock's hash.
 func (e *Ear) fields(ctx context.Context, m *tenure.Lock) ([]string, error) {
 	return e.RDB.Do(ctx, e.RDB.B().Hrandfield().Key(m.Key).Count(mostReaders).Build()).AsStrSlice()
 }

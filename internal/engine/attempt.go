@@ -359,7 +359,6 @@ func (l *Attempt) Refusal() lua.AcquireReply {
 //go:noinline
 func (l *Attempt) Failure(err error) error { return gaveUp(l.Lock, l.Caller, err, l.Refusal()) }
 
-// awaitTurn waits for the turn, a grant, or the end of the wait.
 func (l *Attempt) awaitTurn() (granted, gone bool, err error) {
 	fails := l.watched()
 	holder := ""

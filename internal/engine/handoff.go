@@ -120,7 +120,6 @@ func (l *Attempt) takePlace(now time.Time) bool {
 	return true
 }
 
-// takesOver returns the arguments of a release with a next owner.
 func (l *Attempt) takesOver(args lua.ReleaseArgs, insideRun bool) lua.ReleaseArgs {
 	m := l.Lock
 	l.needsTenure()

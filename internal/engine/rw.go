@@ -143,7 +143,6 @@ func orLoss(err error, holds ...*tenure.Hold) error {
 	return err
 }
 
-// free unlocks the gate of a lost reader.
 func (rw *RW) free(gate *tenure.Level) {
 	if c := rw.gate.Client; c.Calls.Start() {
 		defer c.Calls.Ended()

@@ -45,14 +45,12 @@ func (l *Attempt) watched() (fails <-chan error) {
 	return fails
 }
 
-// refusedOnce tells the watchers that a Lock that does not wait is refused.
 func (l *Attempt) refusedOnce() {
 	for w := range watchers(l.Lock.Client) {
 		w.Refused(l)
 	}
 }
 
-// watcherError is the error of a Lock that a Watcher has fail.
 type watcherError struct{ error }
 
 // beginning returns how a hold of the Lock begins.
@@ -76,7 +74,6 @@ func (l *Attempt) Waiter() *pubsub.Waiter { return l.waiter }
 // Within returns the hold that lets the Lock in: the writer's, or that of the reader that becomes the writer; nil: none.
 func (l *Attempt) Within() *tenure.Hold { return l.within }
 
-// continueKept continues a tenure that the process has kept, if there is one.
 func (l *Attempt) continueKept() (o tenure.Outcome) {
 	c := l.Lock.Client
 	t, token, left, err := c.Cache.Take(l.Caller, l.Lock)

@@ -276,7 +276,6 @@ const minPause = 2 * time.Millisecond
 // stragglers: in a round that may have no winner, slow servers have twice the others' reply time plus this.
 const stragglers = 5 * time.Millisecond
 
-// await waits until a majority may be free.
 func (e *election) await() error {
 	e.Waits(e.held.Holder)
 	for {
@@ -326,7 +325,6 @@ func (e *election) leave(won bool) {
 	}
 }
 
-// failure returns the error of an election without a majority.
 func (e *election) failure(err error) error {
 	q, errs := e.quorum, e.quorum.errors()
 	switch {

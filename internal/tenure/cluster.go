@@ -40,7 +40,6 @@ type Topology struct {
 	sharded atomic.Bool // of Redis 7 or later: unlocks are published with SPUBLISH
 }
 
-// newTopology returns what is known of rdb.
 func newTopology(rdb rueidis.Client, plain bool) *Topology {
 	t := &Topology{plain: plain}
 	if late, ok := rdb.(Late); ok {

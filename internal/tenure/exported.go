@@ -40,7 +40,6 @@ func (l *Level) TakenTogether() {
 	l.Hold.together = true
 }
 
-// FailNotExported returns the error of an Export that changes nothing.
 func (m *Lock) FailNotExported(why string) error {
 	return m.Fail(m.Client.Errors.NotExported, errors.New(why))
 }

@@ -132,7 +132,6 @@ func (c *outerCtx) String() string { return fmt.Sprint(c.Context) }
 
 func (m *Lock) LevelIn(ctx context.Context) *Level { return openLevel(ctx, (*Hold).IsOf, m) }
 
-// LevelBeside returns the innermost open level of the other side of a read/write lock, or nil.
 func (m *Lock) LevelBeside(ctx context.Context) *Level { return openLevel(ctx, (*Hold).IsBeside, m) }
 
 func openLevel(ctx context.Context, is func(*Hold, *Lock) bool, m *Lock) *Level {

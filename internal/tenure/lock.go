@@ -74,7 +74,6 @@ func (c *Client) NewLock(key string, k *kinds.Kind, name string, t Terms) *Lock 
 	return m
 }
 
-// follows works out what follows from the terms.
 func (m *Lock) follows() {
 	c, w := m.Client, m.WatchdogIn(m.Client)
 	m.Observers = c.observersOf(&m.Terms)
@@ -88,7 +87,6 @@ func (m *Lock) follows() {
 	m.Short = !m.Grants && m.Expires < maxGrantLease
 }
 
-// Fail makes an error about the lock.
 func (m *Lock) Fail(causes ...error) error { return m.Client.Errors.Failed(m.Name, causes...) }
 
 // StartCall starts a public call, which Close waits for. If it returns no error, the caller must call Calls.Ended.
@@ -155,7 +153,6 @@ func (m *Lock) upToMax(ttl time.Duration) time.Duration {
 	return ttl
 }
 
-// Owner returns the owner field of a tenure with that tag.
 func (m *Lock) Owner(tag uint64) string { return m.Kind.Owner(m.Client.ID, tag, m.Short) }
 
 func (m *Lock) Caller(ctx context.Context) Caller {

@@ -51,7 +51,6 @@ func (c *Client) Use(feature any) {
 	}
 }
 
-// observersOf returns the observers of locks on those terms.
 func (c *Client) observersOf(t *Terms) (all []Observer) {
 	for _, o := range c.observers {
 		if o.Observes(t) {

@@ -42,7 +42,6 @@ func (i *OpenTenures) add(t *Tenure) {
 	i.most = max(i.most, len(i.of))
 }
 
-// LeaveOpen takes the tenure out of the open ones.
 func (t *Tenure) LeaveOpen() {
 	i, key := &t.Lock.Client.Open, t.Lock.Key
 	i.mu.Lock()

@@ -11,7 +11,6 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// renew sends renewals to Redis for the renewer.
 func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
 	g := group.(Renewal) //nolint:errcheck // there are no other groups
 	holds := make([]lua.Hold, len(items))

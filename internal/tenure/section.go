@@ -25,7 +25,6 @@ type Frame struct {
 	Released func(end func() error) error
 }
 
-// Around returns the enclosing section.
 func (f *Frame) Around() Section { return f.Within }
 
 // Unlocks returns the time taken by unlocks inside the section.

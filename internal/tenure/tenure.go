@@ -231,7 +231,6 @@ type Stay struct {
 // StaysTaken reports whether an unlock now must leave the lock taken.
 func (t *Tenure) StaysTaken() bool { return t.Stays != nil && time.Now().Before(t.Stays.Until) }
 
-// ReleaseArgs returns the arguments of the release that ends the tenure.
 func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
 	m := t.Lock
 	args := m.ReleaseOf(t.Field())
