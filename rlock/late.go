@@ -55,13 +55,7 @@ func openLate(option rueidis.ClientOption, o Options) (*Client, error) {
 	})
 	rdb := &lateRedis{Client: none, option: option}
 	rdb.now.Store(&none)
-	c, err := New(rdb, o)
-	if err != nil {
-		none.Close()
-		return nil, err
-	}
-	c.closeRedis = sync.OnceFunc(rdb.Close)
-	return c, nil
+	return newOwner(rdb, o)
 }
 
 // unconnected makes a client that cannot dial. The error is errNotConnected, or about the options.

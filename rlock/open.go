@@ -68,6 +68,11 @@ func OpenWith(redis rueidis.ClientOption, o Options) (*Client, error) {
 		}
 		return nil, notConnected(redis, err)
 	}
+	return newOwner(rdb, o)
+}
+
+// newOwner returns a Client that closes rdb with itself.
+func newOwner(rdb rueidis.Client, o Options) (*Client, error) {
 	c, err := New(rdb, o)
 	if err != nil {
 		rdb.Close()
