@@ -19,6 +19,7 @@ type Hub struct {
 	// operations only. connections.mu is taken under it, and no other lock.
 	mu       sync.Mutex
 	topics   map[Queue]*topic
+	spare    []*topic // topics without a timer or a subscription, for reuse
 	yields   yields
 	presence presence
 
@@ -76,6 +77,10 @@ func (h *Hub) Close() {
 // until it takes one. node is its address, or "" for any. The function must return at once, and may not call the hub.
 // Call WarnDeaf before the first Join.
 func (h *Hub) WarnDeaf(deaf func(node string, err error)) { h.conns.deaf = deaf }
+
+// maxSpare bounds the topics kept for reuse. Most locks are free when requested, and need a topic only for that
+// moment.
+const maxSpare = 64
 
 // Waiting returns the number of waiters that sleep: they were refused, and do not have the turn.
 func (h *Hub) Waiting() (n int) {

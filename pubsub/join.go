@@ -107,8 +107,13 @@ func (h *Hub) topic(w *Waiter, q Queue) *topic {
 // newTopic is not inlined: the stack of everybody who joins would be twice as large.
 //
 //go:noinline
-func (h *Hub) newTopic(q Queue) *topic {
-	t := &topic{hub: h, queue: q}
+func (h *Hub) newTopic(q Queue) (t *topic) {
+	if last := len(h.spare) - 1; last >= 0 {
+		t, h.spare = h.spare[last], h.spare[:last]
+	} else {
+		t = &topic{hub: h}
+	}
+	t.topicState = topicState{queue: q}
 	h.topics[q] = t
 	return t
 }

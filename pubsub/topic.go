@@ -27,7 +27,12 @@ import (
 // If each waiter has a place (Queue.Each), this holds for each of them. The refresh of the places finds those that Redis
 // has lost ([Hub.Look]).
 type topic struct {
-	hub   *Hub
+	hub *Hub // set once: a waiter may look at it even after it left the queue
+	topicState
+}
+
+// topicState is cleared when a topic is used for another queue. Hub.mu guards it.
+type topicState struct {
 	queue Queue
 
 	waiters
@@ -260,10 +265,13 @@ func (t *topic) removeIfEmpty(linger bool) {
 	if t.stopped > 0 || t.apart > 0 || t.sub != nil && t.sub.reach().confirmed {
 		return
 	}
-	delete(t.hub.topics, t.queue)
+	h := t.hub
+	delete(h.topics, t.queue)
 	if t.sub != nil {
 		t.sub.leave()
 		t.sub = nil // late events are for nobody
+	} else if t.timer == nil && len(h.spare) < maxSpare { // nothing refers to it any more
+		h.spare = append(h.spare, t)
 	}
 }
 
