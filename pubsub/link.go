@@ -121,7 +121,8 @@ func (l *link) connectAndServe() error {
 			return errUnknownNode
 		}
 	}
-	conn := l.dedicate(client)
+	var conn rueidis.DedicatedClient
+	l.looking(errNoConnection, func() { conn = l.dedicate(client) })
 	if conn == nil {
 		return c.ctx.Err()
 	}
@@ -132,7 +133,7 @@ func (l *link) connectAndServe() error {
 	l.suspected = true // nothing is known about the node yet
 	c.mu.Unlock()
 	var lost <-chan error
-	l.looking(func() { // with RESP2 this dials
+	l.looking(errUnanswered, func() { // with RESP2 this dials
 		lost = conn.SetPubSubHooks(rueidis.PubSubHooks{
 			OnMessage: func(m rueidis.PubSubMessage) {
 				c.message(Channel{m.Channel, l.addr != plainLink}, m.Message)
@@ -170,7 +171,7 @@ func (l *link) connectAndServe() error {
 	for {
 		if batch, suspected := l.take(); len(batch) > 0 || suspected {
 			var err error
-			l.looking(func() { err = work(batch, suspected) })
+			l.looking(errUnanswered, func() { err = work(batch, suspected) })
 			if err != nil {
 				return err
 			}
@@ -215,17 +216,11 @@ func (l *link) dedicate(client rueidis.Client) rueidis.DedicatedClient {
 			conn.Close()
 		}
 	}()
-	overdue := time.NewTicker(maxBackoff)
-	defer overdue.Stop()
-	for {
-		select {
-		case conn := <-conns:
-			return conn
-		case <-overdue.C:
-			l.unsubscribed(errNoConnection, l.overdue())
-		case <-l.conns.ctx.Done():
-			return nil
-		}
+	select {
+	case conn := <-conns:
+		return conn
+	case <-l.conns.ctx.Done():
+		return nil
 	}
 }
 

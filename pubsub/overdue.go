@@ -19,8 +19,8 @@ var (
 	errUnanswered   = errors.New("no answer yet")
 )
 
-// looking runs f, which waits for the server to answer. Until then the waiters of overdue subscriptions look.
-func (l *link) looking(f func()) {
+// looking runs f, which waits for the server, err says for what. Until then the waiters of overdue subscriptions look.
+func (l *link) looking(err error, f func()) {
 	ctx, end := context.WithCancel(l.conns.ctx)
 	defer end()
 	l.conns.wg.Go(func() { // ends with ctx
@@ -29,7 +29,7 @@ func (l *link) looking(f func()) {
 		for {
 			select {
 			case <-overdue.C:
-				l.unsubscribed(errUnanswered, l.overdue())
+				l.unsubscribed(err, l.overdue())
 			case <-ctx.Done():
 				return
 			}

@@ -119,6 +119,7 @@ func (c *Calls) Wait() {
 // Done is closed by Close.
 func (c *Calls) Done() <-chan struct{} { return c.done }
 
+// IsClosed reports whether Close was called.
 func (c *Calls) IsClosed() bool { return IsClosed(c.done) }
 
 // IsClosed reports whether c is closed. Nothing may be sent on c.

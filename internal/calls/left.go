@@ -170,6 +170,7 @@ func (c *Calls) AnyLeft() bool { return c.left.many.Load() > 0 }
 // answered.
 func (c *Calls) Leave(slot uint16) { c.left.add(slot, time.Now()) }
 
+// LeftEnds ends a call counted by Leave.
 func (c *Calls) LeftEnds(slot uint16) { c.left.ended(slot, true, false) }
 
 // Answered records the result of a call for that slot: unless err is transient, Redis has answered.

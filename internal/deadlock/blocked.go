@@ -74,8 +74,10 @@ func (*Client) Observes(*tenure.Terms) bool { return true }
 // Mark returns none.
 func (*Client) Mark(*tenure.Lock) kinds.Capability { return 0 }
 
+// Began notes a hold.
 func (c *Client) Began(h *tenure.Hold, _ tenure.Beginning) { c.held.add(h) }
 
+// Ended ends that.
 func (c *Client) Ended(h *tenure.Hold) { c.held.remove(h) }
 
 // Refused does nothing: that Lock does not wait.

@@ -82,6 +82,7 @@ type Wait struct {
 
 var lastNumber atomic.Uint64
 
+// NewWait returns a wait that begins now.
 func NewWait(s Sleeper, client, lock string, holds []Hold) Wait {
 	return Wait{
 		Sleeper: s, Number: lastNumber.Add(1), Secret: rand.Uint64(),
@@ -130,6 +131,7 @@ type waitKey struct {
 	number uint64
 }
 
+// New returns an empty graph.
 func New() *Graph {
 	host, err := os.Hostname()
 	if err != nil {

@@ -76,6 +76,7 @@ func New(c *tenure.Client, label string) *Ear {
 	return e
 }
 
+// Of returns the ear of c.
 func Of(c *tenure.Client) *Ear {
 	e, _ := tenure.Feature[*Ear](c)
 	return e
@@ -146,6 +147,7 @@ func (e *Ear) Listen() {
 	})
 }
 
+// Channel returns the channel of the ear of the Client with that id.
 func (e *Ear) Channel(id string) pubsub.Channel {
 	return pubsub.Channel{Name: pubsub.EarChannel(id), Sharded: e.Cluster.IsOne() && e.Cluster.IsSharded()}
 }

@@ -55,8 +55,8 @@ func (e *Ear) keepLabel() {
 		case <-timer.C:
 		case <-e.Calls.Done():
 			ctx, cancel := e.Calls.Last()
-			defer cancel()
 			_ = e.RDB.Do(ctx, e.RDB.B().Del().Key(kinds.LabelKey(e.ID)).Build()) // if Redis does not answer, it expires
+			cancel()
 			return
 		}
 		cmd := e.RDB.B().Set().Key(kinds.LabelKey(e.ID)).Value(e.label.text).PxMilliseconds(e.labelExpiry().Milliseconds()).Build()

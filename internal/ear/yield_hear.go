@@ -169,6 +169,7 @@ func (a *Askable) begin(tag uint64, b tenure.Beginning) {
 	}
 }
 
+// Ended ends the notifications of a hold.
 func (*Ear) Ended(h *tenure.Hold) {
 	if a := askableOf(h); a != nil {
 		a.ends()

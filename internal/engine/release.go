@@ -45,6 +45,7 @@ type unlocker struct {
 	callers  tenure.Callers        // room for those of its first level's tenure
 }
 
+// Make ends the holds of the closed levels.
 func (u *unlocker) Make(left <-chan struct{}) error {
 	u.left = left
 	for _, l := range u.levels {

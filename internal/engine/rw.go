@@ -13,6 +13,7 @@ type RW struct {
 	gate        *tenure.Lock // a separate lock, for the one reader that may upgrade
 }
 
+// NewRW makes an RW of its two sides.
 func NewRW(read, write *tenure.Lock) *RW {
 	t := read.Terms
 	t.Lease, t.MaxHold, t.MaxWait, t.Invalid = 0, 0, 0, nil // the reader may have to wait first

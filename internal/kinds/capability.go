@@ -27,6 +27,7 @@ const (
 	lastDigits Capability = 8 // so that the greatest tag is a number of 64 bits
 )
 
+// Marked returns the tag with the mark.
 func (m Capability) Marked(tag uint64) uint64 { return tag + uint64(m) }
 
 // Unmarked returns a tag without its mark: the number of its tenure.

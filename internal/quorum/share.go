@@ -133,6 +133,7 @@ type shareKeeper struct {
 	share *share
 }
 
+// About names the share's lock.
 func (k shareKeeper) About() (name, kindName string) { return k.Lock.Name, kind.Name }
 
 // Lost is called when the server has forgotten the share, or its lease has ended. It is asked for again.

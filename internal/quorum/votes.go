@@ -195,6 +195,7 @@ func (v *votes) uncount() {
 	}
 }
 
+// Owns reports whether that is the owner on one of the servers.
 func (v *votes) Owns(field string) bool {
 	return slices.ContainsFunc(v.of.Members, func(m *tenure.Lock) bool { return v.tenure.Share(m).Field() == field })
 }

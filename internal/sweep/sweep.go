@@ -61,6 +61,7 @@ type Sweepers struct {
 	of map[uint16]*sweeper
 }
 
+// New returns the Sweepers of a Client.
 func New(c *calls.Calls, rdb rueidis.Client) *Sweepers {
 	return &Sweepers{calls: c, rdb: rdb, of: make(map[uint16]*sweeper)}
 }

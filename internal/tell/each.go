@@ -15,6 +15,7 @@ type Each struct {
 	idle    chan struct{} // closed when there are none; nil: nobody waits for that
 }
 
+// Go calls f.
 func (e *Each) Go(f func()) {
 	e.mu.Lock()
 	e.running++

@@ -26,6 +26,7 @@ type Caller struct {
 	Trace    Tracer    // nil: no tracing
 }
 
+// CallerNow returns the Caller of a Lock called now.
 func CallerNow(ctx context.Context) Caller {
 	return Caller{Ctx: ctx, Outer: ctx, parent: sectionParent(ctx), Began: time.Now()}
 }

@@ -95,6 +95,7 @@ func GrantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease
 // than this.
 const placeLease = 5 * time.Second
 
+// IsOwn reports whether an owner field belongs to this client.
 func (c *Client) IsOwn(field string) bool { return kinds.IsOf(c.ID, field) }
 
 // counters are the raw values of the statistics.
@@ -128,6 +129,7 @@ type Stats struct {
 	Exported, Adopted                              uint64
 }
 
+// Stats returns the current counters.
 func (c *Client) Stats() Stats {
 	s := &c.Counts
 	idle := 0

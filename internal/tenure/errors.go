@@ -20,6 +20,7 @@ type Errors struct {
 	Failed func(name string, causes ...error) error
 }
 
+// Loss says why a hold ended before its unlock.
 type Loss struct {
 	Name, Owner string
 	Reason      LostReason

@@ -24,6 +24,7 @@ func (e exportedError) Is(target error) bool {
 	return target == ErrExported || e.UnlockedError.Is(target)
 }
 
+// IsExported reports whether Export ended it.
 func (l *Level) IsExported() bool {
 	l.Hold.Tenure.mu.Lock()
 	defer l.Hold.Tenure.mu.Unlock()
@@ -40,6 +41,7 @@ func (l *Level) TakenTogether() {
 	l.Hold.together = true
 }
 
+// FailNotExported returns the error of an Export that changes nothing.
 func (m *Lock) FailNotExported(why string) error {
 	return m.Fail(m.Client.Errors.NotExported, errors.New(why))
 }

@@ -41,6 +41,7 @@ func (h *Hold) IsBeside(m *Lock) bool {
 	return of.Client == m.Client && of.Key == m.Key && of.Kind.Side+m.Kind.Side == lua.Reader+lua.Writer
 }
 
+// Depth returns the number of open levels.
 func (h *Hold) Depth() (n int) {
 	h.Tenure.mu.Lock()
 	defer h.Tenure.mu.Unlock()
@@ -50,6 +51,7 @@ func (h *Hold) Depth() (n int) {
 	return n
 }
 
+// FencingToken returns its token, if it has one.
 func (h *Hold) FencingToken() (token int64, ok bool) {
 	h.Tenure.mu.Lock()
 	defer h.Tenure.mu.Unlock()

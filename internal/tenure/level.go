@@ -44,6 +44,7 @@ func (l *Level) Value(key any) any {
 // IsReentry reports whether its hold began with another level.
 func (l *Level) IsReentry() bool { return l != &l.Hold.First }
 
+// Owns reports whether field is the owner of its hold.
 func (l *Level) Owns(field string) bool {
 	if of := l.Hold.Tenure.Majority; of != nil {
 		return of.Owns(field)
@@ -98,6 +99,7 @@ func (l *Level) closeFor(why error) (last bool) {
 	return last
 }
 
+// LevelCtx returns the ctx for a new level.
 func (m *Lock) LevelCtx(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	if m.Kind.Side == lua.Writer {
 		ctx = &outerCtx{Context: ctx}
@@ -130,8 +132,10 @@ func (l *Level) IsDowngraded() bool {
 // String keeps fmt from reading the fields, as [Level.String] does.
 func (c *outerCtx) String() string { return fmt.Sprint(c.Context) }
 
+// LevelIn returns the innermost open level of m in ctx, or nil.
 func (m *Lock) LevelIn(ctx context.Context) *Level { return openLevel(ctx, (*Hold).IsOf, m) }
 
+// LevelBeside returns the innermost open level of the other side of a read/write lock, or nil.
 func (m *Lock) LevelBeside(ctx context.Context) *Level { return openLevel(ctx, (*Hold).IsBeside, m) }
 
 func openLevel(ctx context.Context, is func(*Hold, *Lock) bool, m *Lock) *Level {
@@ -143,8 +147,10 @@ func openLevel(ctx context.Context, is func(*Hold, *Lock) bool, m *Lock) *Level 
 	return nil
 }
 
+// LevelOf returns the innermost level in ctx, or nil.
 func LevelOf(ctx context.Context) *Level { return LevelFrom(SectionOf(ctx)) }
 
+// Enclosing returns the enclosing level, or nil.
 func (l *Level) Enclosing() *Level { return LevelFrom(l.Within) }
 
 // LevelFrom returns the first level from s outwards, or nil.

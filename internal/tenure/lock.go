@@ -87,6 +87,7 @@ func (m *Lock) follows() {
 	m.Short = !m.Grants && m.Expires < maxGrantLease
 }
 
+// Fail makes an error about the lock.
 func (m *Lock) Fail(causes ...error) error { return m.Client.Errors.Failed(m.Name, causes...) }
 
 // StartCall starts a public call, which Close waits for. If it returns no error, the caller must call Calls.Ended.
@@ -153,12 +154,15 @@ func (m *Lock) upToMax(ttl time.Duration) time.Duration {
 	return ttl
 }
 
+// Owner returns the owner field of a tenure with that tag.
 func (m *Lock) Owner(tag uint64) string { return m.Kind.Owner(m.Client.ID, tag, m.Short) }
 
+// Caller returns the Caller of a Lock of m called now.
 func (m *Lock) Caller(ctx context.Context) Caller {
 	return CallerNow(ctx).Patient(m.MaxWait, m.Client.MinAttempt()).Persistent(m.Persists)
 }
 
+// CallerUpTo returns the Caller of a TryLock of m called now.
 func (m *Lock) CallerUpTo(ctx context.Context, wait time.Duration) Caller {
 	return CallerNow(ctx).UpTo(wait, m.Client.MinAttempt()).Persistent(m.Persists)
 }

@@ -42,6 +42,7 @@ func (i *OpenTenures) add(t *Tenure) {
 	i.most = max(i.most, len(i.of))
 }
 
+// LeaveOpen takes the tenure out of the open ones.
 func (t *Tenure) LeaveOpen() {
 	i, key := &t.Lock.Client.Open, t.Lock.Key
 	i.mu.Lock()
@@ -55,6 +56,7 @@ func (t *Tenure) LeaveOpen() {
 	}
 }
 
+// Reads reports whether the process has readers of that lock.
 func (i *OpenTenures) Reads(key string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -68,6 +68,7 @@ func ask[T any](
 	return value, m.Fail(err)
 }
 
+// IsLocked reports whether anybody has the lock.
 func (m *Lock) IsLocked(ctx context.Context) (bool, error) {
 	return Query(ctx, m, func(ctx context.Context) (bool, error) { return m.Kind.IsLocked(ctx, m.Client.RDB, m.Key) })
 }
@@ -89,6 +90,7 @@ func (m *Lock) HoldCount(ctx context.Context) (int, error) {
 	return l.Hold.Depth(), nil
 }
 
+// PTTL returns Redis's PTTL of the lock's key.
 func (m *Lock) PTTL(ctx context.Context) (int64, error) {
 	rdb := m.Client.RDB
 	return Query(ctx, m, func(ctx context.Context) (int64, error) {

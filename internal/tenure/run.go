@@ -5,6 +5,7 @@ import (
 	"time"
 )
 
+// RunBound bounds a run.
 type RunBound struct {
 	Most int           // most hand-offs in a row; 0: no hand-offs, not even to other processes
 	For  time.Duration // longest run

@@ -25,6 +25,7 @@ type Frame struct {
 	Released func(end func() error) error
 }
 
+// Around returns the enclosing section.
 func (f *Frame) Around() Section { return f.Within }
 
 // Unlocks returns the time taken by unlocks inside the section.
@@ -77,6 +78,7 @@ func TrustedUntil(ctx context.Context) (until time.Time, ok bool) {
 	return until, ok
 }
 
+// Detached returns ctx without sections.
 func Detached(ctx context.Context) context.Context {
 	return context.WithValue(ctx, SectionKey{}, noSection{}) // not nil: a merged ctx would look in its other parents
 }

@@ -128,6 +128,7 @@ func (t *Tenure) Section() context.Context {
 	return context.Background()
 }
 
+// HasToken reports whether its hold has a fencing token.
 func (t *Tenure) HasToken() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -199,8 +200,10 @@ func (k Keeper) Item() lease.Item { return lease.Item{Name: k.Lock.Key, Owner: k
 // Group returns the key by which tenures share a renewal call.
 func (k Keeper) Group() any { return k.Lock.Client.Group(k.Lock) }
 
+// About returns its lock.
 func (k Keeper) About() (name, kind string) { return k.Lock.Name, k.Lock.Kind.Name }
 
+// Lost is called when the tenure can no longer be trusted.
 func (k Keeper) Lost(loss lease.Loss) {
 	if loss.Gone {
 		k.gone()
@@ -231,6 +234,7 @@ type Stay struct {
 // StaysTaken reports whether an unlock now must leave the lock taken.
 func (t *Tenure) StaysTaken() bool { return t.Stays != nil && time.Now().Before(t.Stays.Until) }
 
+// ReleaseArgs returns the arguments of the release that ends the tenure.
 func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
 	m := t.Lock
 	args := m.ReleaseOf(t.Field())
@@ -245,6 +249,7 @@ func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
 	return args
 }
 
+// SendRelease sends a release.
 func (m *Lock) SendRelease(ctx context.Context, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
 	c := m.Client
 	reply, err := lua.Release(ctx, c.RDB, args)
@@ -258,6 +263,7 @@ func (m *Lock) SendRelease(ctx context.Context, args lua.ReleaseArgs) (lua.Relea
 	return reply, err
 }
 
+// ReleaseResult is the result of a release.
 type ReleaseResult struct {
 	Held bool  // the owner held the lock
 	Late bool  // a call without a reply may have run, or may still
