@@ -203,6 +203,22 @@ func clientOf(l Locker) (c *Client, made bool) {
 	return nil, true
 }
 
+// tells returns what calls the Logger and the Trace of the Client, if there is one.
+func (c *Client) tells() tenure.Teller {
+	if c == nil {
+		return noClient
+	}
+	return c.engine.Options.Tell
+}
+
+// traces returns its Trace; nil: there is none.
+func (c *Client) traces() *Trace {
+	if c == nil {
+		return nil
+	}
+	return c.trace
+}
+
 // key is the same in every process: the lock's key in Redis, if that is known.
 func (m *member) key() string {
 	if m.about == nil {

@@ -51,22 +51,6 @@ func newTellers(o Options) *tellers {
 // noClient speaks for locks of other packages.
 var noClient = newTellers(Options{})
 
-// tells returns what calls the Logger and the Trace of the Client, if there is one.
-func (c *Client) tells() tenure.Teller {
-	if c == nil {
-		return noClient
-	}
-	return c.engine.Options.Tell
-}
-
-// traces returns its Trace; nil: there is none.
-func (c *Client) traces() *Trace {
-	if c == nil {
-		return nil
-	}
-	return c.trace
-}
-
 // Panicked logs a panic of the Trace.
 func (t *tellers) Panicked(v any, stack []byte) { t.traces.Panicked(v, stack) }
 

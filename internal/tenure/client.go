@@ -77,12 +77,22 @@ type Options struct {
 
 // IsTold reports whether Close has begun to cancel the holders' contexts.
 func (c *Client) IsTold() bool {
-	return calls.IsClosed(c.cancellingHolders)
+	select {
+	case <-c.cancellingHolders:
+		return true
+	default:
+		return false
+	}
 }
 
 // IsShut reports whether new holds may begin only within a section.
 func (c *Client) IsShut() bool {
-	return calls.IsClosed(c.Shut)
+	select {
+	case <-c.Shut:
+		return true
+	default:
+		return false
+	}
 }
 
 // maxGrantLease bounds the lease of a lock handed to another process until that process renews it: the process may have died.

@@ -159,7 +159,12 @@ func (m *Lock) Owner(tag uint64) string { return m.Kind.Owner(m.Client.ID, tag, 
 
 // Caller returns the Caller of a Lock of m called now.
 func (m *Lock) Caller(ctx context.Context) Caller {
-	return CallerNow(ctx).Patient(m.MaxWait, m.Client.MinAttempt()).Persistent(m.Persists)
+	if m.MaxWait > 0 {
+		return m.CallerUpTo(ctx, m.MaxWait)
+	}
+	who := CallerNow(ctx)
+	who.Persists = m.Persists
+	return who
 }
 
 // CallerUpTo returns the Caller of a TryLock of m called now.
