@@ -322,7 +322,7 @@ func (w *world) goIsStopped(t *testing.T) {
 	w.awaitEntries(t, name, 1)
 	in := w.joins(t, next, name)
 	sleep(shortLease)
-	v.goes[0].stop(t)
+	stop(t, v.goes[0].process)
 	within := 2 * time.Second
 	if w.cluster && w.plain {
 		within = 5 * time.Second
@@ -345,8 +345,32 @@ func (w *world) manyAreGone(t *testing.T) {
 	in := w.joins(t, next, name)
 	dead.kill()
 	sleep(shortLease)
-	p.stop(t)
+	stop(t, p.process)
 	w.skips(t, holder, next, name, in, 3*place)
+}
+
+// A waiter of Redisson's at the head is interrupted, which leaves its entry, or its process is stopped.
+func (w *world) javaIsInterrupted(t *testing.T) {
+	java := w.quickJava.thread()
+	w.javaIsNoMore(t, java, func() { require.Equal(t, "true", java.ask(t, "interrupt")) })
+}
+
+func (w *world) javaIsStopped(t *testing.T) {
+	java := w.startJava(t, shortLease)
+	defer java.kill()
+	w.javaIsNoMore(t, java.thread(), func() { stop(t, java.process) })
+}
+
+func (w *world) javaIsNoMore(t *testing.T, first *javaThread, end func()) {
+	name, holder, next := redistest.Name(t), newGoActor(w.quickGo).as("fair"), w.quickJava.thread().as("fair")
+	lock(t, holder, name, 0)
+	first.as("fair").start(t, name, 0)
+	w.awaitEntries(t, name, 1)
+	first.sleeps(t)
+	in := w.joins(t, next, name)
+	sleep(shortLease)
+	end()
+	w.skips(t, holder, next, name, in, 5*time.Second)
 }
 
 // A hold reaches its longest time, and its section goes on. Redisson has asked before, and most versions would sleep without an end.

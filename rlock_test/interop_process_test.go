@@ -261,11 +261,11 @@ func (p *goProcess) end(t testing.TB) {
 }
 
 // stop returns when the process stands still.
-func (p *goProcess) stop(t testing.TB) {
+func stop(t testing.TB, p *os.Process) {
 	t.Helper()
-	require.NoError(t, p.process.Signal(syscall.SIGSTOP))
+	require.NoError(t, p.Signal(syscall.SIGSTOP))
 	redistest.Eventually(t, testTimeout, func() bool {
-		status := answer(os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.process.Pid))).ok(t)
+		status := answer(os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid))).ok(t)
 		return bytes.Contains(status, []byte(") T "))
 	}, "it is stopped")
 }

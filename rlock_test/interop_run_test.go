@@ -88,7 +88,7 @@ func (w *world) leases(t *testing.T) {
 	tests := map[string]func(*testing.T){
 		"shortest hold": w.shortestHold, "kept": w.kept, "taken along": w.takenAlong, "taken along, write": w.alongWrite,
 		"Go is killed": w.goIsKilled, "Go is stopped": w.goIsStopped, "Java is killed": w.javaIsKilled, "many are gone": w.manyAreGone,
-		"longest hold":        w.longestHold,
+		"longest hold": w.longestHold, "Java is interrupted": w.javaIsInterrupted, "Java is stopped": w.javaIsStopped,
 		"readers and writers": w.rwWatchdog, "expiry, read and write": w.rwExpiry,
 		"Go's reader lasts longer": w.rwGoLastsLonger, "the longest reader leaves": w.rwLongestLeaves,
 	}
