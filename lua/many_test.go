@@ -157,11 +157,13 @@ func TestReleaseEachWithoutWaiters(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
 	states := []state{holding(me, "1", long), holding(other, "1", long), text, absent}
+	beside := redistest.Dial(t, redistest.Shared(t))
+	another := func(l lab) lab { l.rdb = beside; return l } // a client has one connection for all that it listens to
 	listeners := []func(lab) []*ear{
 		func(lab) []*ear { return nil },
 		func(l lab) []*ear { return []*ear{l.listen(false)} },
-		func(l lab) []*ear { return []*ear{l.listen(false), l.listen(false)} },
-		func(l lab) []*ear { return []*ear{l.listen(false), l.outsider(false)} },
+		func(l lab) []*ear { return []*ear{l.listen(false), another(l).listen(false)} },
+		func(l lab) []*ear { return []*ear{l.listen(false), another(l).outsider(false)} },
 	}
 	cases := len(states) * len(listeners)
 	all := labs(t, rdb, 2*cases)
@@ -176,6 +178,7 @@ func TestReleaseEachWithoutWaiters(t *testing.T) {
 	}
 	together, err := lua.ReleaseEach(t.Context(), rdb, args[:cases])
 	require.NoError(t, err)
+	require.True(t, together[8].Several && together[12].Outsiders)
 	for i := range cases {
 		want, err := lua.Release(t.Context(), rdb, args[cases+i])
 		want.WithoutQueue = false // it alone is repeated
