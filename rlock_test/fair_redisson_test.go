@@ -67,7 +67,8 @@ func (b *besideRedisson) requireIn(want time.Duration, after time.Time) {
 		if first := answer(b.do("LINDEX", list, "0").ToString()).ok(b); !free || first != theRedisson {
 			continue // it would be refused, and sleep on
 		}
-		require.Equal(b, want, at.Sub(after).Truncate(10*time.Millisecond))
+		late := at.Sub(after) - want
+		require.True(b, late >= 0 && late <= 10*time.Millisecond, "%v late", late) // each look comes two ms later than Redis counts
 		break
 	}
 	b.do("DEL", list)
@@ -134,7 +135,7 @@ func TestFairLooksAfterALoss(t *testing.T) {
 			b.stand(theRedisson)
 			redistest.Within(t, testTimeout, ctx.Done(), "lost")
 			left := time.Duration(answer(b.do("PTTL", b.name).AsInt64()).ok(t)) * time.Millisecond
-			b.requireIn((time.Since(began) + left).Truncate(10*time.Millisecond), began)
+			b.requireIn(time.Since(began)+left, began)
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
 		})
 	}
