@@ -247,41 +247,6 @@ func TestQueuedAlone(t *testing.T) {
 	})
 }
 
-// An external extension ends a backoff. A lease that failed on its own is batched again only after it has succeeded on its own.
-func TestUpdateAfterFailure(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
-		bad, good := newHold(1), newHold(2)
-		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-			if slices.Contains(q.items, bad.item) {
-				return nil, ErrRefused
-			}
-			return all(Renewed, len(q.items)), nil
-		}
-		r.Keep(&bad.Lease, keeper{bad.item, "g", bad.lost}, time.Now().Add(watchdog), watchdog)
-		sleep(15 * time.Second) // several attempts
-		again := time.Now()
-		r.Update(&bad.Lease, again.Add(watchdog), watchdog)
-		s.taken()
-		r.Keep(&good.Lease, keeper{good.item, "g", good.lost}, again.Add(watchdog-due), watchdog) // due now
-		r.mu.Lock()
-		r.groups[groupKey{"g", watchdog}].failure = nil
-		r.mu.Unlock()
-		sleep(11 * time.Second)
-		var tries []time.Time
-		for _, q := range s.taken() {
-			if len(q.items) != 1 {
-				t.Errorf("%v together", q.items)
-			}
-			if q.items[0] == bad.item {
-				tries = append(tries, q.at)
-			}
-		}
-		if len(tries) < 2 || tries[0].Sub(again) < 9*time.Second || tries[1].Sub(tries[0]) > 300*time.Millisecond {
-			t.Errorf("tries %v after %v", tries, again)
-		}
-	})
-}
-
 func TestStuckGroupDelaysNoOther(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(ctx context.Context, q request) ([]Verdict, error) {

@@ -44,47 +44,6 @@ func TestLossIsOnTimeWhileCallsAreStuck(t *testing.T) {
 	}
 }
 
-func TestReplyAfterLossIsIgnored(t *testing.T) {
-	for _, v := range []Verdict{Renewed, Gone, Failed} {
-		inBubble(t, func(t *testing.T, r *Renewer, s *store) {
-			s.answer = after(time.Minute, v)
-			h, until := keepOne(r, true)
-			sleep(time.Hour)
-			h.wantLost(t, until, expired)
-			h.wantUntil(t, r, until)
-			s.wantCalls(1, "calls")
-		})
-	}
-}
-
-func TestGone(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
-		bad := newHold(0)
-		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-			time.Sleep(time.Second)
-			vs := all(Renewed, len(q.items))
-			for i, it := range q.items {
-				if it == bad.item {
-					vs[i] = Gone
-				}
-			}
-			return vs, nil
-		}
-		var good []*hold
-		until := time.Now().Add(watchdog)
-		r.Keep(&bad.Lease, keeper{bad.item, nil, bad.lost}, until, watchdog)
-		for i := range 10 {
-			h := newHold(i + 1)
-			good = append(good, h)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, watchdog)
-		}
-		sleep(time.Hour)
-		bad.wantLost(t, s.taken()[0].at.Add(time.Second), foundGone)
-		bad.wantUntil(t, r, until)
-		wantKept(t, good...)
-	})
-}
-
 // After the store's verdict and before the callback, a lease can be stopped but not revived.
 func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *Renewer, s *store) {

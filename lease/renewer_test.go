@@ -45,32 +45,6 @@ func TestRenewsEveryThird(t *testing.T) {
 	})
 }
 
-func TestFixedEndsAtItsTime(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
-		var hs []*hold
-		var untils []time.Time
-		for i := range 100 {
-			until := time.Now().Add(time.Duration(i*37%100) * time.Second)
-			h := keep(r, i, nil, until, 0)
-			hs, untils = append(hs, h), append(untils, until)
-		}
-		for i, h := range hs {
-			sleep(time.Until(untils[i]) - 1)
-			if time.Until(untils[i]) == 1 {
-				h.wantKept(t)
-			}
-		}
-		sleep(time.Hour)
-		for i, h := range hs {
-			h.wantLost(t, untils[i], expired)
-			if got := r.Until(&h.Lease); !got.Equal(untils[i]) {
-				t.Errorf("until %v, want %v", got, untils[i])
-			}
-		}
-		s.wantCalls(0, "calls for fixed leases")
-	})
-}
-
 func TestSlowReplyDoesNotStretch(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = after(4*time.Second, Renewed)

@@ -41,27 +41,6 @@ func TestFailuresAreRetriedUntilTheEnd(t *testing.T) {
 	}
 }
 
-func TestLateSuccessSavesTheLease(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *Renewer, s *store) {
-		heal := time.Now().Add(watchdog - time.Second)
-		s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
-			if time.Now().Before(heal) {
-				return nil, errors.New("LOADING")
-			}
-			return all(Renewed, len(q.items)), nil
-		}
-		h, _ := keepOne(r, true)
-		sleep(watchdog)
-		qs := s.taken()
-		h.wantUntil(t, r, qs[len(qs)-1].at.Add(watchdog))
-		sleep(time.Hour)
-		h.wantKept(t)
-		if n := len(s.taken()); n < 350 || n > 365 {
-			t.Errorf("%d calls in the hour after", n)
-		}
-	})
-}
-
 // A lease keeps its retry backoff when other leases come due.
 func TestBackoffIsNotCutShortByOthers(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *Renewer, s *store) {

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -29,44 +28,6 @@ func TestStop(t *testing.T) {
 		s.wantCalls(0, "renewed after Stop")
 		h.wantUntil(t, r, until)
 	})
-}
-
-// A call in flight neither delays Stop nor revives a stopped or lost lease.
-func TestStopWithCallInFlight(t *testing.T) {
-	for _, when := range []string{"kept", "lost"} {
-		for _, v := range []Verdict{Renewed, Gone, Failed} {
-			inBubble(t, func(t *testing.T, r *Renewer, s *store) {
-				release := make(chan struct{})
-				s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-					<-release
-					return all(v, len(q.items)), nil
-				}
-				h, until := keepOne(r, true)
-				sleep(due)
-				if when == "lost" {
-					sleep(watchdog)
-				}
-				stopped := time.Now()
-				r.Stop(&h.Lease)
-				r.Stop(&h.Lease)
-				if d := time.Since(stopped); d != 0 {
-					t.Errorf("Stop took %v", d)
-				}
-				s.forbid(h.item)
-				sleep(time.Minute)
-				close(release)
-				synctest.Wait()
-				r.Stop(&h.Lease)
-				sleep(time.Hour)
-				if when == "lost" {
-					h.wantLost(t, until, expired)
-				} else {
-					h.wantKept(t)
-				}
-				h.wantUntil(t, r, until)
-			})
-		}
-	}
 }
 
 func TestCloseWithStuckCalls(t *testing.T) {
@@ -235,69 +196,6 @@ func keepOne(r *Renewer, renewed bool) (*hold, time.Time) {
 	until := time.Now().Add(watchdog)
 	h := keep(r, 1, nil, until, renewedIf(renewed))
 	return h, until
-}
-
-func TestUpdateTurnsRenewalOff(t *testing.T) {
-	run(t, "off", func(t *testing.T, r *Renewer, s *store) {
-		h, until := keepOne(r, true)
-		r.Update(&h.Lease, until, 0)
-		sleep(time.Hour)
-		h.wantLost(t, until, expired)
-		s.wantCalls(0, "renewed")
-	})
-	run(t, "off during a backoff", func(t *testing.T, r *Renewer, s *store) {
-		s.answer = failing(errors.New("cut"))
-		h, until := keepOne(r, true)
-		sleep(due)
-		r.Update(&h.Lease, until, 0)
-		s.taken()
-		sleep(time.Hour)
-		h.wantLost(t, until, expired)
-		s.wantCalls(0, "renewed")
-	})
-}
-
-func TestUpdateTurnsRenewalOn(t *testing.T) {
-	run(t, "on", func(t *testing.T, r *Renewer, s *store) {
-		h, until := keepOne(r, false)
-		sleep(20 * time.Second)
-		r.Update(&h.Lease, until, watchdog)
-		synctest.Wait()
-		s.wantCalls(1, "not renewed at once, though overdue")
-		h.wantUntil(t, r, time.Now().Add(watchdog))
-		sleep(time.Hour)
-		h.wantKept(t)
-	})
-	run(t, "on, with a long lease", func(t *testing.T, r *Renewer, s *store) {
-		h, _ := keepOne(r, false)
-		until := time.Now().Add(10 * time.Minute)
-		r.Update(&h.Lease, until, watchdog)
-		sleep(9 * time.Minute)
-		s.wantCalls(0, "renewed when that would have shortened the lease")
-		sleep(time.Hour)
-		h.wantKept(t)
-	})
-}
-
-func TestUpdateMovesTheEnd(t *testing.T) {
-	run(t, "later", func(t *testing.T, r *Renewer, s *store) {
-		h, _ := keepOne(r, true)
-		for range 100 { // re-entries, each of which extends the lease
-			sleep(8 * time.Second)
-			r.Update(&h.Lease, time.Now().Add(watchdog), watchdog)
-		}
-		s.wantCalls(0, "renewals in between")
-		sleep(due)
-		s.wantCalls(1, "renewals after")
-		h.wantKept(t)
-	})
-	run(t, "earlier", func(t *testing.T, r *Renewer, s *store) {
-		h, until := keepOne(r, false)
-		r.Update(&h.Lease, until.Add(-time.Second), 0)
-		h.wantUntil(t, r, until)
-		sleep(time.Hour)
-		h.wantLost(t, until, expired)
-	})
 }
 
 func TestUpdateAfterLossOrStop(t *testing.T) {

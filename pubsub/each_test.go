@@ -3,7 +3,6 @@ package pubsub
 import (
 	"io"
 	"testing"
-	"time"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/internal/testing/require"
@@ -195,23 +194,4 @@ func TestChannelOfAWaiterRefused(t *testing.T) {
 	d.turn(ws, -1)
 	d.told("o1 2000 0 -")
 	require.Equal(t, Granted, ws[1].Leave())
-}
-
-// A grant may overtake the answer to the join. The waiter then gets the lock at the end of its turn, and no longer needs its own channel.
-func TestGrantBeforeTheAnswerThatItJoined(t *testing.T) {
-	t.Parallel()
-	d := newManualHub(t)
-	ws := d.places(2)
-	d.told("? 0 o1")
-	d.turn(ws, 1)
-	require.True(t, ws[1].TakePlace("o2"))
-	d.told("o2 2000 0 -")
-	ws[1].Hear()
-	require.Equal(t, noOp, d.take())
-	ws[1].Held(-1, true)
-	requireGranted(t, ws[1])
-	require.Equal(t, Grant{Lease: 2 * time.Second, Token: -1, Crossed: true}, *ws[1].Given())
-	<-ws[1].turn
-	d.told("? 0 o0") // the others go on
-	d.turn(ws, 0)
 }

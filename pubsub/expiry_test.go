@@ -77,49 +77,6 @@ func TestNothingExpiresAfterLeaving(t *testing.T) {
 	})
 }
 
-// If a wake-up reaches a waiter just as its time ends, the next waiter gets it.
-func TestExpiredPassesOn(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		before, after func(d *manualHub, w *Waiter)
-	}{
-		"turn":         {before: func(d *manualHub, _ *Waiter) { d.hub.conns.message(d.ch, "0") }},
-		"a turn after": {after: func(d *manualHub, _ *Waiter) { d.hub.conns.message(d.ch, "0") }},
-		"turn taken": {
-			before: func(d *manualHub, w *Waiter) { d.hub.conns.message(d.ch, "0"); d.turn([]*Waiter{w}, 0) },
-			after:  func(d *manualHub, w *Waiter) { d.hub.conns.message(d.ch, "0"); w.Held(-1, false) },
-		},
-		"claim": {
-			before: func(d *manualHub, w *Waiter) { require.Same(d.t, w, claimOf(d.hub, queue(d.ch))) },
-			after:  func(d *manualHub, w *Waiter) { require.True(d.t, w.Unclaim()) },
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble.Test(t, func(t *testing.T) {
-				d := newManualHub(t)
-				ws := d.impatient(1)
-				next := d.joins(&Waiter{}, false)
-				if row.before != nil {
-					row.before(d, ws[0])
-				}
-				ws[0].expiry.fire()
-				if row.after != nil {
-					row.after(d, ws[0])
-				}
-				if name != "turn" { // its turn ends when it leaves
-					require.Len(t, next.turn, 1, "the next one asks, though this one has not left yet")
-				}
-				requireExpired(t, ws[0])
-				require.Equal(t, Left, ws[0].Leave())
-				require.Len(t, next.turn, 1, "the next one asks")
-				require.NoError(t, refusal(next))
-				next.Leave()
-			})
-		})
-	}
-}
-
 // A claimed waiter whose time ends does not wait for the claim's outcome. If the grant came before it left, it has the lock.
 func TestClaimedExpires(t *testing.T) {
 	t.Parallel()
@@ -142,19 +99,5 @@ func TestClaimedExpires(t *testing.T) {
 		w := claimed(t)
 		require.True(t, w.Grant(-1))
 		requireGranted(t, w)
-	})
-}
-
-// If a waiter's time ended before its attempt found the lock held, it returns at once, without a subscription.
-func TestHeldAfterTheTime(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		d := newManualHub(t)
-		w := d.joins(&Waiter{Until: time.Now().Add(time.Millisecond)}, true)
-		time.Sleep(time.Second) // the round trip to Redis
-		w.Held(-1, false)
-		requireExpired(t, w)
-		require.Equal(t, noOp, d.take(), "no waiter will listen")
-		require.Equal(t, Left, w.Leave())
-		require.True(t, d.hub.isEmpty())
 	})
 }

@@ -1,7 +1,6 @@
 package pubsub
 
 import (
-	"io"
 	"testing"
 	"time"
 
@@ -33,16 +32,6 @@ func (d *manualHub) asking(owner string, n int) []*Waiter {
 	return ws
 }
 
-// requireGiven checks that w got the lock by a grant from another process, and that no waiter here asks.
-func (d *manualHub) requireGiven(w *Waiter, want Grant, others ...*Waiter) {
-	d.t.Helper()
-	requireGranted(d.t, w)
-	<-w.turn
-	require.Equal(d.t, want, said(w))
-	d.turn(others, -1)
-	require.Nil(d.t, w.place)
-}
-
 // said returns the waiter's grant as the message gave it.
 func said(w *Waiter) Grant {
 	g := *w.Given()
@@ -53,138 +42,7 @@ func said(w *Waiter) Grant {
 func (d *manualHub) told(text string) { d.hub.conns.message(grants(d.ch), text) }
 func (d *manualHub) outsidersTold()   { d.hub.conns.message(d.ch, "00") }
 
-var aGrant = Grant{Lease: 2 * time.Second, Token: 7}
-
 const aGrantTo = "o 2000 0 7"
-
-// A grant is only for the owner it names, and what the process is told only for a waiter with a place.
-func TestGrantToAnotherOwner(t *testing.T) {
-	t.Parallel()
-	d := newManualHub(t)
-	ws := d.line(2)
-	d.told(aGrantTo)
-	d.told("? 0")
-	d.turn(ws, -1)
-	leave(ws[1], ws[0])
-	d.obey()
-
-	ws = d.placed("o", 2)
-	d.told("older 2000 0 7")
-	d.turn(ws, -1)
-	d.told(aGrantTo)
-	d.requireGiven(ws[0], aGrant, ws[1])
-	d.told(aGrantTo) // again
-	d.turn(ws, -1)
-
-	d.hub.Wake(queue(d.ch))
-	d.turn(ws, 1)
-	require.True(t, ws[1].TakePlace("p"))
-	d.told(aGrantTo)
-	ws[1].Held(-1, true)
-	d.turn(ws, -1)
-	d.told("p 2000 0 7")
-	d.requireGiven(ws[1], aGrant)
-}
-
-// A grant during its waiter's turn waits for the end of the turn, which may also get the lock.
-func TestGrantInATurn(t *testing.T) {
-	bubbles(t, map[string]func(d *manualHub, ws []*Waiter){
-		"held": func(d *manualHub, ws []*Waiter) {
-			ws[0].Held(time.Hour, true)
-			d.requireGiven(ws[0], aGrant, ws[1])
-		},
-		"held, not known to have joined": func(d *manualHub, ws []*Waiter) {
-			ws[0].Held(time.Hour, false)
-			d.requireGiven(ws[0], aGrant, ws[1])
-		},
-		"held, after its time": func(d *manualHub, ws []*Waiter) {
-			ws[0].Until = time.Now()
-			ws[0].Held(time.Hour, true)
-			d.requireGiven(ws[0], aGrant, ws[1])
-		},
-		"held, woken since": func(d *manualHub, ws []*Waiter) {
-			d.hub.conns.message(d.ch, "0") // of another hold, maybe
-			ws[0].Held(time.Hour, true)
-			requireGranted(d.t, ws[0])
-			d.turn(ws[1:], 0)
-		},
-		"done": func(d *manualHub, ws []*Waiter) {
-			ws[0].Done(time.Hour)
-			d.turn(ws, -1)
-		},
-		"leave": func(d *manualHub, ws []*Waiter) {
-			require.Equal(d.t, Left, ws[0].Leave(), "its caller gives the lock back")
-			d.turn(ws, 1)
-		},
-	}, func(t *testing.T, end func(d *manualHub, ws []*Waiter)) {
-		d := newManualHub(t)
-		ws := d.asking("o", 2)
-		d.told(aGrantTo)
-		d.turn(ws, -1)
-		require.Empty(t, d.topic().places)
-		end(d, ws)
-	})
-}
-
-// A grant during a claim waits for its end, because the claimant may also have queued the waiter.
-func TestGrantInAClaim(t *testing.T) {
-	bubbles(t, map[string]func(d *manualHub, ws []*Waiter){
-		"queued": func(d *manualHub, ws []*Waiter) {
-			require.True(d.t, ws[0].Queued(time.Hour))
-			d.requireGiven(ws[0], aGrant, ws[1])
-		},
-		"unclaimed": func(d *manualHub, ws []*Waiter) {
-			require.True(d.t, ws[0].Unclaim())
-			d.requireGiven(ws[0], aGrant, ws[1])
-		},
-		"granted by the claimant": func(d *manualHub, ws []*Waiter) {
-			require.True(d.t, ws[0].Grant(time.Hour))
-			requireGranted(d.t, ws[0])
-			require.Nil(d.t, ws[0].Given(), "it was another hold")
-			d.turn(ws[1:], -1)
-		},
-		"stopped": func(d *manualHub, ws []*Waiter) {
-			d.hub.Stop()
-			requireClosed(d.t, ws...)
-			require.True(d.t, ws[0].Queued(time.Hour))
-			d.requireGiven(ws[0], aGrant)
-		},
-		"gave up": func(d *manualHub, ws []*Waiter) {
-			abandon(d.t, ws[0])
-			require.False(d.t, ws[0].Queued(time.Hour))
-			require.Equal(d.t, Left, ws[0].Leave(), "the claimant gives the lock back")
-			d.turn(ws, 1)
-		},
-	}, func(t *testing.T, end func(d *manualHub, ws []*Waiter)) {
-		d := newManualHub(t)
-		ws := d.claimed(2)
-		require.True(t, ws[0].TakePlace("o"))
-		d.told(aGrantTo)
-		d.turn(ws, -1)
-		end(d, ws)
-	})
-}
-
-// If a grant comes before a stop, the waiter has the lock, and its caller gives it back if unwanted.
-func TestGrantToAStoppedWaiter(t *testing.T) {
-	bubbles(t, map[string]func(d *manualHub, w *Waiter){
-		"closed": func(d *manualHub, _ *Waiter) { d.hub.Stop() },
-		"refused": func(d *manualHub, _ *Waiter) {
-			d.hub.mu.Lock()
-			d.topic().refuse(io.ErrUnexpectedEOF)
-			d.hub.mu.Unlock()
-		},
-		"unanswered": func(d *manualHub, w *Waiter) { w.stop(io.ErrUnexpectedEOF) },
-	}, func(t *testing.T, stop func(d *manualHub, w *Waiter)) {
-		d := newManualHub(t)
-		w := d.placed("o", 1)[0]
-		stop(d, w)
-		require.Len(t, w.turn, 1)
-		require.Error(t, refusal(w))
-		d.told(aGrantTo)
-		d.requireGiven(w, aGrant)
-	})
-}
 
 // '00' is for processes without a place. It is kept for a waiter that took the place and then does not get it.
 func TestUnlockForOutsiders(t *testing.T) {
@@ -276,32 +134,5 @@ func TestLook(t *testing.T) {
 		began := time.Now()
 		<-w.turn
 		require.Equal(t, row.want, time.Since(began))
-	})
-}
-
-// A grant for a waiter that left belongs to no waiter here. The next waiter is already awake, and takes the place.
-func TestGrantToOneThatHasGone(t *testing.T) {
-	bubbles(t, map[string]func(d *manualHub, w *Waiter){
-		"gave up": func(d *manualHub, w *Waiter) { require.Equal(d.t, Left, w.Leave()) },
-		"time is over": func(d *manualHub, w *Waiter) {
-			d.hub.mu.Lock()
-			w.stop(ErrExpired)
-			d.hub.mu.Unlock()
-			<-w.turn
-			require.Equal(d.t, Left, w.Leave())
-		},
-	}, func(t *testing.T, leave func(d *manualHub, w *Waiter)) {
-		d := newManualHub(t)
-		ws := d.placed("o", 3)
-		leave(d, ws[0])
-		d.turn(ws, 1)
-		d.told(aGrantTo)
-		require.True(t, ws[1].Listens())
-		require.True(t, ws[1].TakePlace("p"))
-		d.told(aGrantTo)
-		ws[1].Held(time.Hour, true)
-		d.turn(ws, -1)
-		d.told("p 2000 0 7")
-		d.requireGiven(ws[1], aGrant, ws[2])
 	})
 }

@@ -20,38 +20,6 @@ func resp2(o *rueidis.ClientOption) { o.AlwaysRESP2, o.DisableCache = true, true
 // respVersions are the protocols between client and server.
 var respVersions = map[string]func(*rueidis.ClientOption){"resp3": func(*rueidis.ClientOption) {}, "resp2": resp2}
 
-func TestUnlocksWakeInOrder(t *testing.T) {
-	t.Parallel()
-	for name, mod := range respVersions {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := sharedSite(t, mod)
-			ch := plain(redistest.Name(t))
-			ws := s.park(ch, 5)
-			require.EqualValues(t, 1, s.subscribers(ch))
-			noTurn(t, ws...)
-			for len(ws) > 0 {
-				s.publish(ch, "0")
-				awaitTurn(t, ws[0], soon)
-				noTurn(t, ws[1:]...)
-				ws[0].Done(-1)
-				ws = ws[1:]
-			}
-			s.awaitGone(ch)
-
-			ws = s.park(ch, 5)
-			s.publish(ch, "1")
-			for i, w := range ws {
-				awaitTurn(t, w, soon)
-				noTurn(t, ws[i+1:]...)
-				w.Held(-1, false)
-			}
-			noTurn(t, ws...)
-			s.leaveAll(ch, ws)
-		})
-	}
-}
-
 // Channels share a connection, but not messages or waiters.
 func manyChannelsShareOneConnection(t *testing.T, mod func(*rueidis.ClientOption)) {
 	server := redistest.Start(t)

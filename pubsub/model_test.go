@@ -84,14 +84,6 @@ func (d *manualHub) finishOf(s *subscription, err error) (again bool) {
 	return d.link.finish(s, err)
 }
 
-// refused makes the server refuse the subscription, first with the channel for grants, then without.
-func (d *manualHub) refused(err error) {
-	d.t.Helper()
-	require.False(d.t, d.finish(err))
-	require.Equal(d.t, subscribing, d.take())
-	require.False(d.t, d.finish(err))
-}
-
 // obey carries out the link's requests until none is left.
 func (d *manualHub) obey() {
 	d.lapse()

@@ -46,41 +46,6 @@ func (d *manualHub) turn(ws []*Waiter, i int) {
 	require.Equal(d.t, -1, i, "did not get the turn")
 }
 
-func TestLeaving(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		name    string
-		message string
-		leaves  []int
-		turn    int // whose it is then
-	}{
-		{"in turn", "0", []int{0}, 1},
-		{"in turn, and the next", "0", []int{0, 1}, 2},
-		{"due, behind the turn", "1", []int{1}, 0},
-		{"due, then the one in turn", "1", []int{1, 0}, 2},
-		{"not due, behind the turn", "0", []int{1}, 0},
-		{"not due, then the one in turn", "0", []int{1, 0}, 2},
-		{"the last", "0", []int{3}, 0},
-	} {
-		d := newManualHub(t)
-		ws := d.line(4)
-		d.hub.conns.message(d.ch, row.message)
-		for _, i := range row.leaves {
-			ws[i].Leave()
-		}
-		require.Same(t, ws[row.turn], d.topic().current, row.name)
-		require.Len(t, ws[row.turn].turn, 1, row.name)
-	}
-
-	d := newManualHub(t)
-	ws := d.line(3)
-	ws[1].Leave() // neither in turn nor due
-	ws[0].Leave()
-	d.turn(ws, -1)
-	d.hub.conns.message(d.ch, "0")
-	d.turn(ws, 2)
-}
-
 func TestTimer(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		d := newManualHub(t)
@@ -127,18 +92,6 @@ func TestTimer(t *testing.T) {
 	})
 }
 
-func TestTimerOfAnEmptiedQueue(t *testing.T) {
-	t.Parallel()
-	d := newManualHub(t)
-	ws := d.line(1)
-	topic := d.topic()
-	ws[0].Leave()
-	d.obey()
-	topic.expired() // was under way
-	require.True(t, d.hub.isEmpty())
-	require.Nil(t, topic.first)
-}
-
 func TestAfterClose(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -181,42 +134,6 @@ func TestNewsOfOthers(t *testing.T) {
 	d.turn(ws, -1)
 }
 
-// An unanswered attempt fails the waiters present when it began, but no later ones.
-func TestUnanswered(t *testing.T) {
-	bubbles(t, map[string]func(d *manualHub) *Waiter{
-		"turn at once": func(d *manualHub) *Waiter {
-			w := &Waiter{}
-			require.True(d.t, d.hub.Join(w, queue(d.ch)))
-			return w
-		},
-		"turn": func(d *manualHub) *Waiter {
-			w := d.line(1)[0]
-			d.hub.conns.message(d.ch, "0")
-			d.turn([]*Waiter{w}, 0)
-			return w
-		},
-	}, func(t *testing.T, begin func(d *manualHub) *Waiter) {
-		d := newManualHub(t)
-		w, late := begin(d), &Waiter{}
-		require.False(t, d.hub.Join(late, queue(d.ch)))
-		w.Unanswered(io.ErrUnexpectedEOF)
-		require.Empty(t, late.turn, "it came when the attempt was under way")
-		w.Leave()
-		d.turn([]*Waiter{late}, 0)
-
-		after := d.joins(&Waiter{}, false)
-		late.Held(-1, false)
-		d.obey()
-		d.hub.Wake(queue(d.ch))
-		<-late.turn
-		late.Unanswered(io.ErrUnexpectedEOF)
-		require.Len(t, after.turn, 1, "it waited when the attempt began")
-		require.ErrorIs(t, refusal(after), io.ErrUnexpectedEOF)
-		leave(after, late)
-		d.empties()
-	})
-}
-
 // A waiter that persists stays in line when others are told of an attempt without an answer. If the one with the turn stays, too, those
 // that came since its last attempt are told of the next one.
 func TestPersistentWaitersStay(t *testing.T) {
@@ -236,22 +153,4 @@ func TestPersistentWaitersStay(t *testing.T) {
 	d.turn([]*Waiter{stays}, 0)
 	leave(stays)
 	d.empties()
-}
-
-// An unlock in this process finds no waiter but one whose time is over, so no waiter asks. A waiter that joins before that one has left
-// asks: another process may have the lock by then, and would not notify this waiter.
-func TestNextAsksWhenTheFirstHasMissedAnUnlock(t *testing.T) {
-	t.Parallel()
-	d := newManualHub(t)
-	q := queue(d.ch)
-	ws := d.line(2)
-	d.hub.conns.message(d.ch, "0")
-	d.turn(ws, 0)
-	ws[0].Done(time.Hour)
-	ws[1].stop(ErrExpired)
-	require.Nil(t, claimOf(d.hub, q))
-	next := new(Waiter)
-	require.True(t, d.hub.Join(next, q))
-	require.Equal(t, Left, ws[1].Leave())
-	next.Leave()
 }

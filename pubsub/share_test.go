@@ -140,34 +140,3 @@ func TestToldToLookEarlier(t *testing.T) {
 		d.empties()
 	})
 }
-
-// The time of one that asks apart ends: it is in no queue, and leaves once its attempt is answered. Those in the queue stay.
-func TestExpiredApart(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		d := newShares(t)
-		a := d.joins(&Waiter{Shared: true}, true)
-		a.Held(-1, false)
-		b := d.joins(&Waiter{Shared: true, Until: time.Now().Add(time.Second)}, false)
-		w := d.joins(&Waiter{}, false)
-		d.obey()
-		d.asks(a)
-		a.Done(-1)
-		d.asks(b) // apart
-		d.asks(w)
-		w.Held(-1, false)
-		require.Equal(t, Left, w.Leave())
-		w = d.joins(&Waiter{}, true)
-		w.Held(-1, false)
-		time.Sleep(2 * time.Second)
-		d.asleep(b, w)
-		b.Held(-1, false)
-		<-b.turn
-		_, err := b.News()
-		require.ErrorIs(t, err, ErrExpired)
-		require.Equal(t, Left, b.Leave())
-		require.Equal(t, 1, d.hub.Len())
-		d.hub.conns.message(d.ch, "1")
-		d.asks(w)
-		w.Done(-1)
-	})
-}

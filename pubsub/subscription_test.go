@@ -82,67 +82,6 @@ func (d *manualHub) lapse() {
 	}
 }
 
-// A queue may come back before its channel is given back.
-func TestRejoin(t *testing.T) {
-	t.Parallel()
-	rejoin := func(d *manualHub) *Waiter {
-		w := d.joins(&Waiter{}, true)
-		w.Held(-1, false)
-		return w
-	}
-	t.Run("before the command", func(t *testing.T) {
-		t.Parallel()
-		d := newManualHub(t)
-		d.line(1)[0].Leave()
-		w := rejoin(d)
-		require.Empty(t, w.turn, "the attempt came when the subscription was live")
-		require.Equal(t, noOp, d.take())
-		require.True(t, d.topic().sub.reach().confirmed)
-	})
-	t.Run("during the command", func(t *testing.T) {
-		t.Parallel()
-		d := newManualHub(t)
-		d.line(1)[0].Leave()
-		require.Equal(t, unsubscribing, d.take())
-		w := rejoin(d)
-		require.Empty(t, w.turn)
-		d.confirm("unsubscribe")
-		d.finish(nil)
-		require.Equal(t, subscribing, d.take())
-		d.confirm("subscribe")
-		require.Len(t, w.turn, 1)
-	})
-	t.Run("the command fails", func(t *testing.T) {
-		t.Parallel()
-		d := newManualHub(t)
-		d.line(1)[0].Leave()
-		require.Equal(t, unsubscribing, d.take())
-		w := rejoin(d)
-		d.finish(serverError(t, "BUSY"))
-		require.Equal(t, subscribing, d.take())
-		d.confirm("subscribe")
-		require.Len(t, w.turn, 1)
-	})
-	t.Run("leaves while it subscribes", func(t *testing.T) {
-		t.Parallel()
-		d := newManualHub(t)
-		w := rejoin(d)
-		require.Equal(t, subscribing, d.take())
-		w.Leave()
-		d.confirm("subscribe")
-		require.Empty(t, w.turn)
-		d.finish(nil)
-		require.Equal(t, unsubscribing, d.take())
-	})
-	t.Run("leaves before it subscribes", func(t *testing.T) {
-		t.Parallel()
-		d := newManualHub(t)
-		rejoin(d).Leave()
-		require.Equal(t, noOp, d.take())
-		require.True(t, d.hub.isEmpty())
-	})
-}
-
 // A waiter that got the lock leaves a lingering subscription. A waiter that gave up does not.
 func TestLinger(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
