@@ -318,6 +318,39 @@ func TestGuardOfAFixedLease(t *testing.T) {
 	})
 }
 
+func TestGuardOfARenewedLease(t *testing.T) {
+	t.Parallel()
+	run(t, "renewed, and trusted for long", func(t *testing.T, r *Renewer, s *store) {
+		h, until := guarded(r, 2*watchdog, true)
+		requireAsserted(t, s, time.Until(until.Add(-due)))
+		for range 3 { // occasional re-entries do not delay it
+			sleep(due / 4)
+			r.Update(&h.Lease, until, watchdog)
+		}
+		sleep(due / 4)
+		s.wantCalls(1, "put off")
+		sleep(time.Hour)
+		h.wantKept(t)
+		qs := s.taken()
+		if got := qs[len(qs)-1].items[0].Lease; got != watchdog+time.Millisecond && got != watchdog {
+			t.Errorf("renewed for %v", got)
+		}
+	})
+	run(t, "up to its limit", func(t *testing.T, r *Renewer, s *store) {
+		h := newHold(1)
+		limit := time.Now().Add(watchdog)
+		h.Guard()
+		r.Limit(&h.Lease, limit)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
+		requireAsserted(t, s, time.Until(limit.Add(-due)))
+		requireAsserted(t, s, time.Until(limit.Add(-due)))
+		sleep(time.Hour)
+		if len(h.loss) != 1 || !h.loss[0].Limit {
+			t.Errorf("lost: %v", h.loss)
+		}
+	})
+}
+
 // A limit ends the trusted time, however often the lease is renewed. Renewals that cannot extend the lease stop.
 func TestLimit(t *testing.T) {
 	const limit = 75 * time.Second
