@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
@@ -83,78 +79,6 @@ func TestPermitsAtShutdown(t *testing.T) {
 			require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 			b.requireCounter(t, 1)
 		})
-	}
-}
-
-// Many processes and goroutines use the permits, and some give up at any moment. There are never more holders than permits, no two permits have
-// the same slot, and in the end all permits are free and nobody is in line.
-func TestPermitsUnderContention(t *testing.T) {
-	const clients, each, n = 3, 4, 4
-	take := map[string]func(ctx context.Context, c *rlock.Client, name string, want int64) (slots []int, release func() error, err error){
-		"semaphore": func(ctx context.Context, c *rlock.Client, name string, want int64) ([]int, func() error, error) {
-			s := c.Semaphore(name)
-			return nil, func() error { return s.Release(context.Background(), want) }, s.Acquire(ctx, want)
-		},
-		"permits": func(ctx context.Context, c *rlock.Client, name string, want int64) ([]int, func() error, error) {
-			var o []rlock.Option
-			if rand.N(3) == 0 {
-				o = append(o, rlock.WithLease(time.Hour))
-			}
-			_, p, err := c.PermitSemaphore(name, o...).AcquireN(ctx, int(want))
-			return p.Slots(), p.Release, err
-		},
-	}
-	for _, handOffs := range []int{0, -1} {
-		for kind, take := range take {
-			runVirtual(t, fmt.Sprintf("%s/HandOff.Most=%d", kind, handOffs), func(t *testing.T, b fixture) {
-				setPermits(t, b.PermitSemaphore(b.name), n)
-				var slots [n]atomic.Bool
-				var inside, got, gaveUp atomic.Int64
-				var all sync.WaitGroup
-				for range clients {
-					c := newClient(t, b.rdb, rlock.Options{HandOff: rlock.HandOff{Most: handOffs}})
-					section := func(ctx context.Context, want int64) {
-						taken, release, err := take(ctx, c, b.name, want)
-						if err != nil {
-							assert.ErrorIs(t, err, rlock.ErrNotAcquired)
-							gaveUp.Add(1)
-							return
-						}
-						assert.LessOrEqual(t, inside.Add(want), int64(n))
-						for _, slot := range taken {
-							assert.True(t, slots[slot].CompareAndSwap(false, true), "one permit has slot %d", slot)
-						}
-						got.Add(1)
-						sleep(rand.N(5 * time.Millisecond))
-						for _, slot := range taken {
-							slots[slot].Store(false)
-						}
-						inside.Add(-want)
-						assert.NoError(t, release())
-					}
-					for range each {
-						all.Go(func() {
-							for range 10 {
-								ctx, cancel := context.WithTimeout(context.Background(), rand.N(60*time.Millisecond))
-								section(ctx, 1+rand.Int64N(3))
-								cancel()
-								if rand.N(2) == 0 {
-									section(context.Background(), 1)
-								}
-							}
-						})
-					}
-				}
-				all.Wait()
-				t.Logf("%d had permits, %d gave up", got.Load(), gaveUp.Load())
-				require.Positive(t, got.Load())
-				noCalls(t)
-				requirePermits(t, b.PermitSemaphore(b.name), n, 0)
-				for _, key := range []string{permitKey(b.name), slotKey(b.name), "rlock_sem_queue:{" + b.name + "}"} {
-					require.False(t, b.exists(t, key), key)
-				}
-			})
-		}
 	}
 }
 

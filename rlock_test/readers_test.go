@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -305,57 +304,6 @@ func TestReadersAndClose(t *testing.T) {
 			require.NoError(t, a.unlock())
 		}
 		require.Empty(t, r.owners(t))
-	})
-}
-
-// G1, G5: readers and writers of three processes come, wait, give up and leave. No writer ever has company, and nothing is left.
-func TestReadersInACrowd(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		r := newProxied(t, rlock.Options{})
-		clients := []*rlock.Client{r.Client, r.Client, r.Client, r.other}
-		w := &rwExclusion{t: t}
-		var sections atomic.Int64
-		var wg sync.WaitGroup
-		var patient int64 // calls that have as long as it takes
-		for i := range 16 {
-			rw := clients[i%4].RWMutex(r.name)
-			const rounds, limits = 20, 20
-			patient += rounds / limits
-			wg.Go(func() {
-				for n := range rounds {
-					limit := time.Duration((i*7+n*13)%limits) * time.Millisecond
-					ctx, cancel := context.WithTimeout(t.Context(), limit)
-					if limit == 0 {
-						ctx, cancel = context.WithCancel(t.Context())
-					}
-					l, begins := rw.Read(), w.read
-					if (i/4+n)%6 == 0 {
-						l, begins = rw.Write(), func() func() { return w.write(0) }
-					}
-					wait := time.Hour
-					if n%5 == 0 && limit > 0 {
-						wait = 0
-					}
-					inner, unlock, err := l.TryLock(ctx, wait)
-					if err == nil {
-						done := begins()
-						if n%3 == 0 {
-							assert.NoError(t, l.Do(context.WithoutCancel(inner), nothing))
-						}
-						done()
-						sections.Add(1)
-						assert.NoError(t, unlock())
-					} else {
-						assert.ErrorIs(t, err, rlock.ErrNotAcquired)
-					}
-					cancel()
-				}
-			})
-		}
-		wg.Wait()
-		require.GreaterOrEqual(t, sections.Load(), patient)
-		require.Zero(t, r.Stats().Holds)
-		rwNothing(t, r.rdb, r.name)
 	})
 }
 

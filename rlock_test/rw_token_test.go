@@ -2,14 +2,8 @@ package rlock_test
 
 import (
 	"context"
-	"errors"
-	"math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
@@ -119,90 +113,6 @@ func TestFencedLevelOfAnUnfencedWriter(t *testing.T) {
 		}))
 		b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}")
 	})
-}
-
-// G8: writers' tokens rise in the order of their holds, across goroutines, processes, upgrades and downgrades, on a
-// server and on a cluster. The counter counts holds: readers and refusals do not change it.
-func TestTokensOfWritersRise(t *testing.T) {
-	runVirtual(t, "standalone", func(t *testing.T, b fixture) {
-		riseWithWriters(t, []*rlock.Client{b.Client, newClient(t, b.rdb), newClient(t, b.rdb)}, b)
-	})
-}
-
-// The same on a cluster.
-func TestTokensOfWritersRiseOnACluster(t *testing.T) {
-	redistest.Parallel(t)
-	rdb := redistest.StartCluster(t, 3, 0).Client(t)
-	b := fixture{Client: newClient(t, rdb), rdb: rdb, name: redistest.Name(t)}
-	riseWithWriters(t, []*rlock.Client{b.Client, newClient(t, rdb)}, b)
-}
-
-// riseWithWriters is the work of both.
-func riseWithWriters(t *testing.T, clients []*rlock.Client, b fixture) {
-	t.Helper()
-	var last, holds, unanswered atomic.Int64
-	rises := func(ctx context.Context) {
-		token, ok := rlock.FencingToken(ctx, b.name)
-		assert.True(t, ok)
-		assert.Greater(t, token, last.Swap(token))
-		holds.Add(1)
-	}
-	var wg sync.WaitGroup
-	for i := range 12 {
-		c := clients[i%len(clients)]
-		rw := c.FencedRWMutex(b.name)
-		u := rw.Upgradeable()
-		wg.Go(func() {
-			bg := context.Background()
-			for turn := range 10 {
-				sleep(rand.N(time.Millisecond))
-				switch (i + turn) % 5 {
-				case 0:
-					assert.NoError(t, rw.Read().Do(bg, nothing))
-				case 1:
-					assert.NoError(t, rw.Write().Do(bg, func(ctx context.Context) error {
-						rises(ctx)
-						return rw.Write().Do(ctx, nothing)
-					}))
-				case 2:
-					assert.NoError(t, rw.Write().Do(bg, func(ctx context.Context) error {
-						rises(ctx)
-						_, leave, err := rw.Downgrade(ctx)
-						if !assert.NoError(t, err) {
-							return err
-						}
-						return leave()
-					}))
-				case 3:
-					assert.NoError(t, u.Do(bg, func(ctx context.Context) error {
-						return u.UpgradeDo(ctx, func(ctx context.Context) error {
-							rises(ctx)
-							return nil
-						})
-					}))
-				case 4:
-					err := rw.Write().TryDo(bg, 0, func(ctx context.Context) error {
-						rises(ctx)
-						return nil
-					})
-					if err != nil {
-						assert.ErrorIs(t, err, rlock.ErrNotAcquired)
-					}
-					if errors.Is(err, rlock.ErrUnreachable) { // it may have held the lock for a moment
-						unanswered.Add(1)
-					}
-				}
-			}
-		})
-	}
-	wg.Wait()
-	require.Greater(t, holds.Load(), int64(10))
-	count := answer(b.do(t, "GET", "redisson_lock_token:{"+b.name+"}").AsInt64()).ok(t)
-	require.Equal(t, last.Load(), count)
-	require.GreaterOrEqual(t, count, holds.Load())
-	require.LessOrEqual(t, count, holds.Load()+unanswered.Load())
-	b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}")
-	rwNothing(t, b.rdb, b.name)
 }
 
 // G6: the request or the reply of a writer's acquire is lost, with or without its connection: this writer draws one

@@ -2,13 +2,11 @@ package rlock_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
@@ -120,50 +118,6 @@ func TestSemaphoreWaitersBehindACall(t *testing.T) {
 		}
 		require.NoError(t, within(t, small, testTimeout), "it is the first now")
 	})
-}
-
-// Permits come back in pieces, as many as are wanted in total, while callers in five processes come and leave: every
-// caller that stays gets its own.
-func TestSemaphoreForgetsNobody(t *testing.T) {
-	for name, most := range map[string][2]int{"with a queue": {0, 0}, "without hand-overs": {-1, -1}, "both": {0, -1}} {
-		runVirtual(t, name, func(t *testing.T, b fixture) {
-			all := make([]*rlock.Semaphore, 5)
-			for i := range all {
-				var o rlock.Options
-				o.HandOff.Most = most[i%2]
-				all[i] = newClient(t, b.rdb, o).Semaphore(b.name)
-			}
-			for round := range 10 {
-				ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-				var under sync.WaitGroup
-				wanted := int64(0)
-				for range 1 + rand.N([]int{12, 80}[round%2]) {
-					s, want := all[rand.N(len(all))], 1+rand.Int64N(3)
-					if rand.N(4) == 0 {
-						under.Go(func() {
-							ctx, cancel := context.WithTimeout(ctx, rand.N(4*time.Millisecond))
-							defer cancel()
-							if s.Acquire(ctx, want) == nil {
-								assert.NoError(t, s.Release(context.Background(), want))
-							}
-						})
-						continue
-					}
-					wanted += want
-					under.Go(func() { assert.NoError(t, s.Acquire(ctx, want), "round %d", round) })
-				}
-				for wanted > 0 {
-					n := min(wanted, 1+rand.Int64N(3))
-					wanted -= n
-					s := all[rand.N(len(all))]
-					under.Go(func() { assert.NoError(t, s.Release(context.Background(), n)) })
-				}
-				under.Wait()
-				cancel()
-				eventuallyFree(t, all[0], 0)
-			}
-		})
-	}
 }
 
 // wants returns the number of wants of one process in Redis.
