@@ -38,7 +38,10 @@ type openLevels struct {
 
 // severalNow is several before a second level opens. mu is held.
 func (t *Tenure) severalNow() *openLevels {
-	c := t.more()
+	if t.callers == nil {
+		t.callers = new(callers)
+	}
+	c := t.callers
 	if c.open == nil {
 		c.open = &openLevels{renewed: make(map[time.Duration]int, 1), depths: make([]int, 1)}
 		c.open.begins(t.hold)
@@ -246,7 +249,10 @@ type follower struct {
 
 // follows returns what is known of the count in Redis. mu is held.
 func (t *Tenure) follows() *follower {
-	f := &t.more().count
+	if t.callers == nil {
+		t.callers = new(callers)
+	}
+	f := &t.callers.count
 	if f.low == 0 {
 		f.low, f.high = 1, 1
 	}
