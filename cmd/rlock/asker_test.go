@@ -36,15 +36,15 @@ func TestSeenWaits(t *testing.T) {
 	for _, text := range g.Answers("c") {
 		a, ok := readAnswer(text)
 		require.True(t, ok && a.Client == "c" && !a.Off && a.Of == 3)
-		require.Equal(t, 2, len(a.Wait.Holds))
+		require.Len(t, a.Wait.Holds, 2)
 		seen = append(seen, *a.Wait)
 	}
-	require.Equal(t, 3, len(seen))
+	require.Len(t, seen, 3)
 	cycles := cyclesOf(seen)
-	require.Equal(t, 1, len(cycles))
-	require.Equal(t, 3, len(cycles[0]))
+	require.Len(t, cycles, 1)
+	require.Len(t, cycles[0], 3)
 	require.Equal(t, "lock 2", cycles[0][0].Lock)
-	require.Equal(t, 0, len(cyclesOf(seen[1:])))
+	require.Empty(t, cyclesOf(seen[1:]))
 
 	got, ok := deadlock.ReadQuestion(questionOf(id))
 	require.True(t, ok && got == id)

@@ -39,7 +39,7 @@ type openLevels struct {
 // severalNow is several before a second level opens. mu is held.
 func (t *Tenure) severalNow() *openLevels {
 	if t.callers == nil {
-		t.callers = new(callers)
+		t.callers = new(Callers)
 	}
 	c := t.callers
 	if c.open == nil {
@@ -250,7 +250,7 @@ type follower struct {
 // follows returns what is known of the count in Redis. mu is held.
 func (t *Tenure) follows() *follower {
 	if t.callers == nil {
-		t.callers = new(callers)
+		t.callers = new(Callers)
 	}
 	f := &t.callers.count
 	if f.low == 0 {
