@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "b5b4942e9131d45e08ecfb25af6004203eb2e0bc"}
+	permitsScript      = script{Text("permits"), "0f024c776ce6d4fec9ff02e4accff9833129839f"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
 	permitsLeaseScript = script{Text("permits_lease"), "53a51c9a55c3368a80d8aa9b708389938570e64a"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}

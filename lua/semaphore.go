@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "f26de07ec38ba2c8777ff04658d956608689022d"}
-	semaphoreScript       = script{Text("semaphore"), "147d2b957c342ca546e725174882c401d91036ae"}
+	semaphoreScript       = script{Text("semaphore"), "4aafaa90b2b4aba6691c79afd8bb09d83d72fd24"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.

@@ -328,3 +328,17 @@ func TestSemaphoreJoinsACrowd(t *testing.T) {
 	s.wait(3, []int64{1}, 0)
 	s.line(4, 5, 6, 7)
 }
+
+// Another library has given a permit back, and told nobody in line, because all have died. Who joins behind them gets it.
+func TestSemaphoreJoinsTheDead(t *testing.T) {
+	t.Parallel()
+	s := sharedSem(t)
+	s.set(0)
+	for i := range 3 {
+		s.wait(i+1, []int64{1})
+	}
+	s.must("INCR", s.name)
+	s.process(6)
+	s.wait(6, []int64{1}, 0)
+	s.line()
+}

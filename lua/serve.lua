@@ -36,9 +36,10 @@ local function serve(line)
     end
   end
   if line.waits and not line.mine and #ended == 0 and not line.more and not line.grant and free > 0 and line.length > free then
-    -- Each of those before the last wants one permit at least, and nothing has changed for them: who joins gets none, but may be asked to look.
+    -- Each of those before the last wants one permit at least. One of them asks soon, as after each call that left permits free, so nothing has
+    -- changed for them: who joins gets none, but may be asked to look. If none does, another library has given permits back.
     local first = redis.call('zrange', line.ends, '0', '0', 'withscores')[2]
-    if first then
+    if first and tonumber(first) <= line.now + line.keep + late then
       line.soon, line.joins = math.floor(tonumber(first)) + 1, true
       return
     end

@@ -225,3 +225,22 @@ func TestLineStoppedBeforeOthers(t *testing.T) {
 		require.Empty(t, l.places())
 	})
 }
+
+// Another library gives a permit back, and those in line are stopped. Each costs who joins behind them one reservation time.
+func TestLineStoppedBeforeAJoiner(t *testing.T) {
+	redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
+		const before = 3
+		l := newLine(t, 0)
+		for range before {
+			p := l.join(1)
+			p.ask(0)
+			p.stopped = true
+		}
+		l.pass(lineKeep)
+		require.NoError(t, l.rdb.Do(t.Context(), l.rdb.B().Incr().Key(l.name).Build()).Error())
+		live := l.join(1)
+		live.ask(0)
+		l.pass(before * (lineKeep + 100*time.Millisecond)) // see late in line.lua
+		require.Empty(t, live.wants)
+	})
+}
