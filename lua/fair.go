@@ -12,7 +12,7 @@ import (
 var (
 	fairAcquireScript = script{Text("fair_acquire"), "63acb2c813bd6f8eead9751bafe61ec094932631"}
 	fairReleaseScript = script{Text("fair_release"), "00a110b21145ab3aeff9e256993efa012e2861e3"}
-	fairRefreshScript = script{Text("fair_refresh"), "ed10b20c95da64b1fb5f5230d120360df0e6b894"}
+	fairRefreshScript = script{Text("fair_refresh"), "6a090ee16cb7a263e2d9d5b114e20f195c81f226"}
 	fairForceScript   = script{Text("fair_force"), "1b7b607b730c6a46fb4db45cb679a494eb7c8a6c"}
 )
 
@@ -42,28 +42,39 @@ type Place struct {
 // Refresh keeps places in the queues of fair locks, and answers for each: Gone is a place that no longer exists. On a
 // cluster all names must hash to one slot. It uses only those parts of f and p that all locks share.
 func Refresh(ctx context.Context, c rueidis.Client, f Fair, p Publish, places []Place) ([]Renewal, error) {
-	keys := make([]string, 0, 3*len(places))
-	args := make([]string, 0, 3+2*len(places))
-	args = append(args, millis(f.Place), p.command(), flag(f.Counts))
-	for _, at := range places {
-		keys = append(keys, at.Name, at.List, at.Times)
-		args = append(args, at.Owner, at.Channel)
-	}
+	keys, args := refreshes(f, p, places, "")
 	return verdicts("refresh", fairRefreshScript.run(ctx, c, keys, args...), len(places))
 }
 
-// Wake makes the first waiter ask if a fair lock is free, and returns when to call it again, 0 if that is not needed: when the first has had its
-// time and a waiter of Redisson's is behind it, or when that owner's hold ends, which was lost.
-func Wake(ctx context.Context, c rueidis.Client, name, lost string, f Fair, p Publish) (again time.Duration, err error) {
-	args := []string{millis(f.Place), p.command(), flag(f.Counts), "-" + lost, p.Name}
-	reply, err := numbers(fairRefreshScript.run(ctx, c, []string{name, f.List, f.Times}, args...))
+// refreshes returns the keys and arguments of the script, with a mark before each owner.
+func refreshes(f Fair, p Publish, places []Place, mark string) (keys, args []string) {
+	keys = make([]string, 0, 3*len(places))
+	args = make([]string, 0, 3+2*len(places))
+	args = append(args, millis(f.Place), p.command(), flag(f.Counts))
+	for _, at := range places {
+		keys = append(keys, at.Name, at.List, at.Times)
+		args = append(args, mark+at.Owner, at.Channel)
+	}
+	return keys, args
+}
+
+// Wake makes the first waiter of each of these fair locks ask if the lock is free, and returns for each when to call it again, 0 if that is not
+// needed: when the first has had its time and a waiter of Redisson's is behind it, or when the hold of Place.Owner ends, which was lost. It takes
+// what Refresh takes, a lock once.
+func Wake(ctx context.Context, c rueidis.Client, f Fair, p Publish, looks []Place) (again []time.Duration, err error) {
+	keys, args := refreshes(f, p, looks, "-")
+	reply, err := numbers(fairRefreshScript.run(ctx, c, keys, args...))
 	switch {
 	case err != nil:
-		return 0, failed("refresh", err, f.List, f.Times)
-	case len(reply) != 1:
-		return 0, fmt.Errorf("refresh script: %d answers for a look", len(reply))
+		return nil, failed("refresh", err, f.List, f.Times)
+	case len(reply) != len(looks):
+		return nil, fmt.Errorf("refresh script: %d answers for %d looks", len(reply), len(looks))
 	}
-	return max(0, time.Duration(reply[0])*time.Millisecond), nil
+	again = make([]time.Duration, len(reply))
+	for i, ms := range reply {
+		again[i] = max(0, time.Duration(ms)*time.Millisecond)
+	}
+	return again, nil
 }
 
 // ForceFair is Force for a fair lock: the first waiter gets the lock, or a message.

@@ -7,7 +7,7 @@
 -- ARGV[2]     how to publish: publish or spublish
 -- ARGV[3]     1: the number of receivers tells whether a waiter lives
 -- ARGV[2n+2]  owner field that waits for KEYS[3n-2]; or '-' and the owner of a hold that was lost, if any: a look, alone
---             in its call
+--             at its lock in the call
 -- ARGV[2n+3]  unlock channel of KEYS[3n-2]
 --
 -- Reply {verdict, ...}  one per waiter: 1 it has its place, 0 it has none, -1 refused for now. For a look: in how many ms the lost hold ends,
@@ -80,7 +80,7 @@ for i = 1, #KEYS / 3 do
     found[lock] = q
     look(q)
   end
-  q.looks = string.match(owner, '^%-(.*)$')
+  q.looks, q.at = string.match(owner, '^%-(.*)$'), i
   local before = not q.verdict and behind(q, owner)
   if before then
     redis.call('zadd', q.times, stamp(q, fresh(q, before), owner), owner)
@@ -96,9 +96,9 @@ for _, q in ipairs(queues) do -- with their places refreshed
     head(q)
   end
   if q.looks and free then
-    verdicts[1] = first and has_redisson(q, true) and math.ceil(time) - now or 0
+    verdicts[q.at] = first and has_redisson(q, true) and math.ceil(time) - now or 0
   elseif q.looks then
-    verdicts[1] = redis.call('hexists', q.lock, q.looks) == 1 and redis.call('pttl', q.lock) or 0
+    verdicts[q.at] = redis.call('hexists', q.lock, q.looks) == 1 and redis.call('pttl', q.lock) or 0
   end
 end
 return verdicts

@@ -177,14 +177,14 @@ func TestFairWakeReplies(t *testing.T) {
 	p := &parrot{}
 	c := p.client(t)
 	for reply, want := range map[string]string{
-		"*1\r\n:1500\r\n":    "1.5s <nil>",
-		"*1\r\n:0\r\n":       "0s <nil>",
-		"*1\r\n:-1\r\n":      "0s <nil>",
-		"*2\r\n:1\r\n:1\r\n": "0s refresh script: 2 answers for a look",
-		"+OK\r\n":            "0s refresh script: ",
+		"*1\r\n:1500\r\n":    "[1.5s] <nil>",
+		"*1\r\n:0\r\n":       "[0s] <nil>",
+		"*1\r\n:-1\r\n":      "[0s] <nil>",
+		"*2\r\n:1\r\n:1\r\n": "[] refresh script: 2 answers for 1 looks",
+		"+OK\r\n":            "[] refresh script: ",
 	} {
 		p.say(reply)
-		again, err := lua.Wake(t.Context(), c, "a", "", lua.Fair{}, lua.Publish{})
+		again, err := lua.Wake(t.Context(), c, lua.Fair{}, lua.Publish{}, []lua.Place{{Name: "a"}})
 		require.True(t, strings.HasPrefix(fmt.Sprint(again, " ", err), want), fmt.Sprint(again, " ", err))
 	}
 }
@@ -228,8 +228,12 @@ func TestFairWake(t *testing.T) {
 			if c.held != "" {
 				l.hold(c.held, "1", long)
 			}
-			again, err := lua.Wake(t.Context(), l.rdb, l.name, fairOwner(0), f, lua.Publish{Name: l.channel})
+			look := lua.Place{Name: l.name, Owner: fairOwner(0), List: f.List, Times: f.Times, Channel: l.channel}
+			free := lua.Place{Name: "{" + l.name + "}:free", List: "{" + l.name + "}:list", Times: "{" + l.name + "}:times", Channel: "free"}
+			all, err := lua.Wake(t.Context(), l.rdb, f, lua.Publish{}, []lua.Place{free, look})
 			require.NoError(t, err)
+			require.Zero(t, all[0])
+			again := all[1]
 			require.LessOrEqual(t, again, c.want)
 			require.GreaterOrEqual(t, again, c.want-time.Since(l.began)-time.Second)
 			require.Equal(t, c.want > 0, again > 0)

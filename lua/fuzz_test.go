@@ -89,7 +89,7 @@ func askOthers(ctx context.Context, c rueidis.Client) {
 	_ = lua.ReleaseAll(ctx, c, []lua.ReleaseArgs{{Name: "a", Owner: me}, {Name: "b", Owner: me, Fair: lua.Fair{List: "l"}}})
 	_, _ = lua.Acquire(ctx, c, lua.AcquireArgs{Name: "a", Owner: me, Count: 1, Fair: lua.Fair{List: "l"}, Join: true})
 	_, _ = lua.Refresh(ctx, c, lua.Fair{}, lua.Publish{}, []lua.Place{{Name: "a", Owner: me}})
-	_, _ = lua.Wake(ctx, c, "a", me, lua.Fair{}, lua.Publish{})
+	_, _ = lua.Wake(ctx, c, lua.Fair{}, lua.Publish{}, []lua.Place{{Name: "a", Owner: me}})
 	_, _ = lua.Look(ctx, c, lua.InfoArgs{Name: "a", Queue: "q", Fence: "f"})
 	_, _ = lua.IsLocked(ctx, c, "a", lua.Reader)
 }

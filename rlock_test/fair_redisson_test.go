@@ -16,7 +16,8 @@ import (
 // waiters of Redisson's that have died, and one that lives, and asks when it is told.
 type besideRedisson struct {
 	*fairFixture
-	heard chan time.Time // when Redisson was told
+	server *redistest.Server
+	heard  chan time.Time // when Redisson was told
 }
 
 const (
@@ -30,7 +31,7 @@ const (
 func newBesideRedisson(t *testing.T, o rlock.Options) *besideRedisson {
 	t.Helper()
 	f, s := fairStandalone(t, 1, o)
-	b := &besideRedisson{fairFixture: f, heard: make(chan time.Time, 10)}
+	b := &besideRedisson{fairFixture: f, server: s, heard: make(chan time.Time, 10)}
 	listener, giveBack := s.Client(t).Dedicate()
 	t.Cleanup(giveBack)
 	channel := "redisson_lock__channel:{" + b.name + "}:"
@@ -137,6 +138,39 @@ func TestFairLooksAfterALoss(t *testing.T) {
 			left := time.Duration(answer(b.do("PTTL", b.name).AsInt64()).ok(t)) * time.Millisecond
 			b.requireIn(time.Since(began)+left, began)
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
+		})
+	}
+}
+
+// All holds are lost at once, in an outage that lasts for longer than their leases, or because all leases end: one call looks at many locks.
+func TestFairLooksAfterManyLosses(t *testing.T) {
+	const holds = 250
+	for name, outage := range map[string]bool{"leases end": false, "outage": true} {
+		redistest.RunVirtual(t, name, func(t *testing.T) {
+			b := newBesideRedisson(t, rlock.Options{})
+			proxy := redistest.StartProxy(t, b.server.Addr())
+			c := newClient(t, b.server.Client(t, redistest.Via(proxy)))
+			_, unlock := enter(t, t.Context(), c.FairMutex(b.name, rlock.WithLease(20*time.Second)))
+			b.stand(theRedisson)
+			var unlocks []rlock.UnlockFunc
+			for i := range holds {
+				_, unlock := enter(t, t.Context(), c.FairMutex(b.name+strconv.Itoa(i), rlock.WithLease(20*time.Second)))
+				unlocks = append(unlocks, unlock)
+			}
+			before := costNow(t, b.server).scripts
+			if outage {
+				proxy.Refuse(true)
+				proxy.CutAll()
+			}
+			sleep(time.Minute)
+			require.Equal(t, outage, len(b.heard) == 0, "none heard in the outage")
+			proxy.Refuse(false)
+			redistest.Within(t, testTimeout, b.heard, "told")
+			sleep(time.Minute)
+			require.LessOrEqual(t, costNow(t, b.server).scripts-before, int64(2*(holds/100+2)))
+			for _, unlock := range append(unlocks, unlock) {
+				require.ErrorIs(t, unlock(), rlock.ErrLost)
+			}
 		})
 	}
 }

@@ -108,8 +108,8 @@
 //   - I8. A hold's expiry in Redis never moves to an earlier time, except by its end. A grant, a placeholder, an Export and an Adopt are
 //     such ends.
 //   - I9. Close waits for every goroutine and call; the hub, the renewer and the Client count them. It does not wait for an unlock that
-//     begins later, a call that rueidis keeps beyond 5 s, or a quorum's Lock (its calls here are counted): G9. Nor does it for a wake-up
-//     under way (Hub.WakeSoon).
+//     begins when nothing else is left, a call that rueidis keeps beyond 5 s, or a quorum's Lock (its calls here are counted): G9. Nor
+//     does it for a wake-up under way (Hub.WakeSoon).
 //   - I10. A claimant alone acts for the waiter that it has claimed, with its turn (I7) and its hold's calls (I1). A claim ends with the
 //     lock, with a place in Redis, or, if the outcome is unknown, with a turn. A claimed waiter that gives up returns at once; its
 //     claimant finishes, and gives back lock or place. A grant that arrives during a turn or claim is kept until that ends.
@@ -133,7 +133,7 @@
 //   - one to watch its ear, from the first lock with WithAsked or WithLinger, or the first search for a deadlock, on, and one to look for
 //     waiters, from the first with WithAsked on,
 //   - one for each label of another Client while it is looked up, and for each owner in another process while it is asked for a lock,
-//   - one for each fair lock with waiters of Redisson's behind the first, until that has had its time,
+//   - one while fair locks are to be looked at, after a loss or with waiters of Redisson's behind the first; on a cluster, one for each slot,
 //   - one for each kept lock while it is released, or its waiters are looked for,
 //   - one for each Redis node with a waiter, with a connection of its own, and a second while that node is to answer,
 //   - one to ask which nodes have the slots of a cluster, while somebody waits for that, and one for each question without an answer,
@@ -147,8 +147,8 @@
 //
 // One comment at each go statement or its function says who ends it. Calls end with their answer, a
 // time-out or Close; a worker without a call, with Close, or when nobody needed it for one to two seconds; a sweeper, with nothing left to
-// find; a link, after 5 s without use; the renewer, with Close. The renewer, timers and the sweeper never call a Logger or a Trace:
-// internal/tell does. A ctx is foreign code, too. Its methods are called by its Lock and unlock alone, under no mutex, and by searches for
-// a deadlock, each on its own goroutine. Cancelling a ctx calls its parent's Done and Value, after the ctx is done: a loss and Close leave
+// find; looks, with the last one; a link, after 5 s without use; the renewer, with Close. The renewer, timers and the sweeper never call a Logger
+// or a Trace: internal/tell does. A ctx is foreign code, too. Its methods are called by its Lock and unlock alone, under no mutex, and by searches
+// for a deadlock, each on its own goroutine. Cancelling a ctx calls its parent's Done and Value, after the ctx is done: a loss and Close leave
 // that to a goroutine for each level, which ends when these return.
 package engine

@@ -1,12 +1,15 @@
 package tenure
 
 import (
+	"cmp"
+	"container/heap"
 	"context"
 	"sync"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -14,46 +17,36 @@ import (
 // nobody is told when Redis frees the lock. Waiters of this library look at the lock. Those of most versions of Redisson, which have asked
 // before, sleep without an end. So whoever released the lock with one of them in the queue looks when the first has had its time, and again
 // until one that comes is the first; and whoever lost the lock, when it is free.
+//
+// After an outage all holds may be lost at once, so one call looks at many locks, and while Redis is silent there is one call at a time.
 
-// looks holds when fair locks are to be looked at.
+// looks are a Client's looks to come.
 type looks struct {
-	mu sync.Mutex      // guards the following; no other lock is taken under it
-	at map[string]look // by the lock's key
+	mu sync.Mutex // guards the following; no other lock is taken under it
+	of map[lookGroup]*looker
+}
+
+// lookGroup is what the locks have in common at which one call can look.
+type lookGroup struct {
+	slot    uint16
+	sharded bool // that is how to publish
+}
+
+// looker looks at the locks of a group, on a goroutine that ends with the last look.
+type looker struct {
+	client *Client
+	group  lookGroup
+	of     map[string]*look // by the lock's key
+	next   lookHeap         // the same
+	sooner chan struct{}    // capacity 1: another one comes first
 }
 
 // look is when to look at a lock next.
 type look struct {
 	at   time.Time
+	lock *Lock
 	lost string // the owner of a hold that was lost; otherwise ""
-}
-
-// add records a look, and reports whether there was none.
-func (all *looks) add(key string, next look) (first bool) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if all.at == nil {
-		all.at = make(map[string]look)
-	}
-	before, ok := all.at[key]
-	if before.at.After(next.at) {
-		next.at = before.at
-	}
-	if next.lost == "" {
-		next.lost = before.lost
-	}
-	all.at[key] = next
-	return !ok
-}
-
-// later returns the look that is due after seen; ok is false, and there is no look any more, if none is.
-func (all *looks) later(key string, seen time.Time) (next look, ok bool) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if next = all.at[key]; next.at.After(seen) {
-		return next, true
-	}
-	delete(all.at, key)
-	return next, false
+	pos  int    // in the heap
 }
 
 // Released takes in what came of a release.
@@ -69,32 +62,147 @@ func (m *Lock) Released(r lua.ReleaseReply) {
 
 // looksIn wakes the first in the queue if the lock is free then. One look is enough for what follows closely.
 func (m *Lock) looksIn(d time.Duration, lost string) {
-	c := m.Client
-	if m.Kind.Queueing == kinds.PerWaiter && c.looks.add(m.Key, look{time.Now().Add(d + 2*time.Millisecond), lost}) { // Redis counts in whole ones
-		c.Calls.Background(func() { c.look(m) }) // ends when Redis has answered, or does not, or with Close
+	if m.Kind.Queueing != kinds.PerWaiter {
+		return
+	}
+	if first := m.Client.looks.add(m, time.Now().Add(d+2*time.Millisecond), lost); first != nil { // Redis counts in whole ones
+		m.Client.Calls.Background(first.run) // ends when Redis has answered the last look, or with Close
 	}
 }
 
-func (c *Client) look(m *Lock) {
-	var last look
-	for next, ok := c.looks.later(m.Key, last.at); ok; next, ok = c.looks.later(m.Key, last.at) {
-		last = next
-		due := time.NewTimer(time.Until(next.at))
+// add records a look, and returns its looker if that is new.
+func (all *looks) add(m *Lock, at time.Time, lost string) (first *looker) {
+	c := m.Client
+	group := lookGroup{m.Slot(), c.KnownChannel(m).Sharded}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	l := all.of[group]
+	if l == nil {
+		if all.of == nil {
+			all.of = make(map[lookGroup]*looker)
+		}
+		first = &looker{client: c, group: group, of: make(map[string]*look), sooner: make(chan struct{}, 1)}
+		l, all.of[group] = first, first
+	}
+	next := l.of[m.Key]
+	switch {
+	case next == nil:
+		next = &look{at: at, lock: m, lost: lost}
+		l.of[m.Key] = next
+		heap.Push(&l.next, next)
+	case at.After(next.at):
+		next.at = at
+		heap.Fix(&l.next, next.pos)
+	}
+	next.lost = cmp.Or(lost, next.lost)
+	if next.pos == 0 {
 		select {
-		case <-due.C:
-		case <-c.Calls.Done():
-			due.Stop()
-			return
+		case l.sooner <- struct{}{}:
+		default:
 		}
 	}
-	for retry := (calls.Retry{}); ; {
-		again, err := lua.Wake(c.Calls.Context(context.Background()), c.RDB, m.Key, last.lost, m.Fair(), lua.Publish(c.KnownChannel(m)))
-		c.Calls.Answered(m.Slot(), err)
-		if again > 0 {
-			m.looksIn(again, last.lost)
+	return first
+}
+
+// take returns looks that are due, at most as many as one call makes; otherwise how long it is until one is: 0 if there are none, and the
+// looker ends.
+func (l *looker) take() (due []*look, wait time.Duration) {
+	all := &l.client.looks
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for len(l.next) > 0 && len(due) < sweep.Batch {
+		if wait = time.Until(l.next[0].at); wait > 0 {
+			return due, wait
 		}
-		if err == nil || !retry.Wait(err, c.Calls.Done(), nil) {
+		next := heap.Pop(&l.next).(*look) //nolint:errcheck // there are no others
+		delete(l.of, next.lock.Key)
+		due = append(due, next)
+	}
+	if len(due) == 0 {
+		delete(all.of, l.group)
+	}
+	return due, 0
+}
+
+func (l *looker) run() {
+	done, pause := l.client.Calls.Done(), calls.MinPause
+	for !calls.IsClosed(done) {
+		due, wait := l.take()
+		sooner := l.sooner
+		switch {
+		case len(due) > 0 && !l.look(due, pause):
+			pause = calls.MinPause
+			continue
+		case len(due) > 0:
+			wait, sooner = pause, nil // each further call may dial again
+			pause = min(2*pause, 4*calls.MaxPause)
+		case wait == 0:
 			return
 		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-sooner:
+		case <-done:
+		}
+		timer.Stop()
 	}
+}
+
+// look makes the call for looks. It reports whether Redis is silent, or not ready; then they come again after a pause.
+func (l *looker) look(due []*look, pause time.Duration) (silent bool) {
+	c, places := l.client, make([]lua.Place, len(due))
+	for i, d := range due {
+		m := d.lock
+		places[i] = lua.Place{Name: m.Key, Owner: d.lost, List: m.Queue, Times: m.Kind.Timeouts(m.Key), Channel: m.Channel}
+	}
+	m := due[0].lock
+	again, err := lua.Wake(c.Calls.Context(context.Background()), c.RDB, m.Fair(), lua.Publish(c.KnownChannel(m)), places)
+	c.Calls.Answered(l.group.slot, err)
+	switch {
+	case err == nil:
+		for i, d := range due {
+			if again[i] > 0 {
+				d.lock.looksIn(again[i], d.lost)
+			}
+		}
+	case calls.IsTransient(err):
+		for _, d := range due {
+			d.lock.looksIn(pause, d.lost)
+		}
+		return true
+	case len(due) > 1: // it may be refused because of one of them
+		for i := range due {
+			silent = l.look(due[i:i+1], pause) || silent
+		}
+	}
+	return silent
+}
+
+// lookHeap has the next look first.
+type lookHeap []*look
+
+func (h *lookHeap) Len() int           { return len(*h) }
+func (h *lookHeap) Less(i, j int) bool { return (*h)[i].at.Before((*h)[j].at) }
+
+func (h *lookHeap) Swap(i, j int) {
+	all := *h
+	all[i], all[j] = all[j], all[i]
+	all[i].pos, all[j].pos = i, j
+}
+
+// Push adds a look at the end, for package heap.
+func (h *lookHeap) Push(x any) {
+	next := x.(*look) //nolint:errcheck // there are no others
+	next.pos = len(*h)
+	*h = append(*h, next)
+}
+
+// Pop removes the last look, for package heap.
+func (h *lookHeap) Pop() any {
+	n := len(*h) - 1
+	last := (*h)[n]
+	(*h)[n] = nil
+	*h = (*h)[:n]
+	return last
 }
