@@ -295,7 +295,7 @@ func TestSemaphoreWithoutMemory(t *testing.T) {
 	s.wait(1, []int64{2}, 0)
 }
 
-// Who joins behind as many processes as there are free permits gets none: it is not compared with each of them.
+// A process that joins behind as many others as there are free permits gets none: it is not compared with each of them.
 func TestSemaphoreJoinsACrowd(t *testing.T) {
 	t.Parallel()
 	s := newSem(t, redistest.Start(t).Client(t))
@@ -329,7 +329,7 @@ func TestSemaphoreJoinsACrowd(t *testing.T) {
 	s.line(4, 5, 6, 7)
 }
 
-// Another library has given a permit back, and told nobody in line, because all have died. Who joins behind them gets it.
+// Another library has given a permit back, and told nobody in line, because all have died. A process that joins behind them gets it.
 func TestSemaphoreJoinsTheDead(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)

@@ -226,7 +226,7 @@ func TestLineStoppedBeforeOthers(t *testing.T) {
 	})
 }
 
-// Another library gives a permit back, and those in line are stopped. Each costs who joins behind them one reservation time.
+// Another library gives a permit back, and those in line are stopped. Each costs a process that joins behind them one reservation time.
 func TestLineStoppedBeforeAJoiner(t *testing.T) {
 	redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
 		const before = 3

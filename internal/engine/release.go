@@ -202,7 +202,6 @@ func (all unlockings) call(by *unlocker, sent time.Time, handsOff bool) error {
 		case err == nil:
 			reply, failed = results[0].ReleaseReply, results[0].Err
 			results = results[1:]
-			u.tenure.Lock.Released(reply)
 		}
 		u.answered(handsOff, sent, reply, failed, repeats.IsRepeated())
 	}
