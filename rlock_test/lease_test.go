@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -39,16 +40,21 @@ func (b fixture) watch(t testing.TB, name string, d time.Duration) (ttls []time.
 	return ttls
 }
 
-// awaitRenewal waits until a lock is renewed.
-func (b fixture) awaitRenewal(t testing.TB, name string) {
+// awaitRenewals waits until each of some locks is renewed.
+func (b fixture) awaitRenewals(t testing.TB, names ...string) {
 	t.Helper()
-	shortest := b.pttl(t, name)
+	shortest := make(map[string]time.Duration)
+	for _, name := range names {
+		shortest[name] = b.pttl(t, name)
+	}
 	redistest.Eventually(t, testTimeout, func() bool {
-		left := b.pttl(t, name)
-		longer := left > shortest
-		shortest = min(shortest, left)
-		return longer
-	}, "it is renewed")
+		maps.DeleteFunc(shortest, func(name string, before time.Duration) bool {
+			left := b.pttl(t, name)
+			shortest[name] = min(before, left)
+			return left > before
+		})
+		return len(shortest) == 0
+	}, "they are renewed")
 }
 
 func TestFixedLeaseIsNotRenewed(t *testing.T) {
