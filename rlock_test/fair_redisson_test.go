@@ -2,6 +2,7 @@ package rlock_test
 
 import (
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,6 +106,31 @@ func TestFairLooksUntilRedissonIsIn(t *testing.T) {
 			b.requireIn(c.want, began)
 		})
 	}
+}
+
+// Redis refuses the look, until it has its replicas again.
+func TestFairLooksAfterRefusals(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		const refuses = 20 * time.Second
+		b := newBesideRedisson(t, rlock.Options{})
+		proxy := redistest.StartProxy(t, b.server.Addr())
+		_, unlock := enter(t, t.Context(), newClient(t, b.server.Client(t, redistest.Via(proxy))).FairMutex(b.name))
+		b.stand(stoppedOne, stoppedTwo, theRedisson)
+		require.NoError(t, unlock())
+		began := time.Now()
+		var refused atomic.Int32
+		proxy.OnRequest(func(cmd []string) redistest.Action {
+			if isScript(cmd) && time.Since(began) < refuses {
+				refused.Add(1)
+				return redistest.Fail("NOREPLICAS Not enough good replicas to write.")
+			}
+			return redistest.Pass
+		})
+		told := redistest.Within(t, testTimeout, b.heard, "told")
+		late := told.Sub(began) - refuses
+		require.True(t, late >= 0 && late <= 2*time.Second, "%v late", late) // the longest pause
+		require.Less(t, refused.Load(), int32(20))
+	})
 }
 
 // A waiter of ours that looked at the lock gives up: it leaves Redisson behind a dead waiter.

@@ -61,3 +61,13 @@ func IsRefusal(err error) bool {
 	var said *rueidis.RedisError
 	return errors.As(err, &said) && (!IsTransient(err) || said.IsTryAgain())
 }
+
+// RefusesWrites reports whether Redis refused a call as it does all that write, until it has its memory, its disk or its replicas again.
+func RefusesWrites(err error) bool {
+	var redisErr *rueidis.RedisError
+	if !errors.As(err, &redisErr) {
+		return false
+	}
+	said := lua.Said(redisErr)
+	return strings.HasPrefix(said, "OOM") || strings.HasPrefix(said, "MISCONF") || strings.HasPrefix(said, "NOREPLICAS")
+}

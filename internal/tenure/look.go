@@ -18,7 +18,8 @@ import (
 // before, sleep without an end. So whoever released the lock with one of them in the queue looks when the first has had its time, and again
 // until one that comes is the first; and whoever lost the lock, when it is free.
 //
-// After an outage all holds may be lost at once, so one call looks at many locks, and while Redis is silent there is one call at a time.
+// After an outage all holds may be lost at once, so one call looks at many locks, and while Redis does not answer, or refuses writes, there is
+// one call at a time.
 
 // looks are a Client's looks to come.
 type looks struct {
@@ -149,8 +150,8 @@ func (l *looker) run() {
 	}
 }
 
-// look makes the call for looks. It reports whether Redis is silent, or not ready; then they come again after a pause.
-func (l *looker) look(due []*look, pause time.Duration) (silent bool) {
+// look makes the call for looks. It reports whether Redis is silent, not ready, or refuses writes; then they come again after a pause.
+func (l *looker) look(due []*look, pause time.Duration) (failed bool) {
 	c, places := l.client, make([]lua.Place, len(due))
 	for i, d := range due {
 		m := d.lock
@@ -166,17 +167,17 @@ func (l *looker) look(due []*look, pause time.Duration) (silent bool) {
 				d.lock.looksIn(again[i], d.lost)
 			}
 		}
-	case calls.IsTransient(err):
+	case calls.IsTransient(err), calls.RefusesWrites(err):
 		for _, d := range due {
 			d.lock.looksIn(pause, d.lost)
 		}
 		return true
 	case len(due) > 1: // it may be refused because of one of them
 		for i := range due {
-			silent = l.look(due[i:i+1], pause) || silent
+			failed = l.look(due[i:i+1], pause) || failed
 		}
 	}
-	return silent
+	return failed
 }
 
 // lookHeap has the next look first.
