@@ -93,14 +93,19 @@ func semaphoreStep(with func(a *lua.SemaphoreArgs, n []int64)) directive {
 			}
 		}
 		with(&a, numbers)
-		c.quick = 20
-		c.pass(c.quick, 0) // no two places end at once, and they end in the order of these steps
+		c.passShortly()
 		r, err := lua.UseSemaphore(c.t.Context(), c.rdb, a)
 		if err != nil {
 			return err.Error()
 		}
 		return semaphoreText(a, r)
 	}
+}
+
+// passShortly lets 20 ms pass, and makes them the longest step: no two places end at once, and they end in the order of these steps.
+func (c *conversation) passShortly() {
+	c.quick = 20
+	c.pass(c.quick, 0)
 }
 
 // semaphoreText formats a reply: the granted requests, counted from 1.
@@ -252,6 +257,7 @@ func permitsStep(with func(a *lua.PermitsArgs, words []string)) directive {
 		a := lua.PermitsArgs{SemaphoreArgs: semaphoreRequest(d), Timeouts: permitTimeouts, Slots: permitSlots, Release: permitIDs(gives)}
 		a.Lease = leaseOf(textArg(d, "lease", "30s"))
 		with(&a, plainWords(d.CmdArgs[1:]))
+		c.passShortly()
 		r, err := lua.UsePermits(c.t.Context(), c.rdb, a)
 		if err != nil {
 			return err.Error()
