@@ -28,7 +28,8 @@ type Deployment struct {
 	// Watchdog is the watchdog time of holds that are renewed or lost while the test looks: a machine that stands still for two thirds of it
 	// loses them.
 	Watchdog time.Duration
-	// Smoke: where time is real, the properties of such holds are tested with the plain lock alone. In bubbles they are tested with all kinds.
+	// Smoke: where time is real, the properties of such holds, and those whose point is time, are tested with the plain lock alone. In bubbles
+	// they are tested with all kinds.
 	Smoke bool
 	// Soon is how much later than promised something may happen: nothing but the moment of a timer in a bubble.
 	Soon time.Duration
@@ -43,7 +44,7 @@ func Run(t *testing.T, d Deployment) {
 	t.Helper()
 	for _, k := range kinds() {
 		for _, property := range properties {
-			if k.without[property.name] != "" || d.Smoke && property.renewed && k.name != plain {
+			if k.without[property.name] != "" || d.Smoke && (property.renewed || property.timed) && k.name != plain {
 				continue
 			}
 			t.Run(k.name+"/"+property.name, func(t *testing.T) {
@@ -160,6 +161,7 @@ type property struct {
 	name     string
 	holds    func(t *testing.T, p *place, a, b rlock.Locker)
 	renewed  bool           // holds live by renewals, or are lost: with Deployment.Watchdog
+	timed    bool           // its point is when something ends
 	watchdog time.Duration  // 0: longWatchdog
 	options  []rlock.Option // of the handles
 	cuts     bool           // the first side can be cut off
