@@ -6,8 +6,8 @@
 #           exist?("job"), and asks again; and then once more after read("job"). In a MemoryStore, a FileStore and a RedisCacheStore.
 # Guess:    it is given after two seconds. What has expired does not exist, as exist?() says.
 # Seen:     with Redis it is so. The other two refuse it, while exist?() says false: "unless" looks whether there is a file or an entry, and
-#           not at its end. A read() removes what has expired, and whoever asks after that gets the lock. Later versions of the
-#           MemoryStore look at the end; the FileStore's code for this has stayed.
+#           not at its end. A read() removes what has expired, and whoever asks after that gets the lock. Later
+#           versions of the MemoryStore look at the end.
 # Matters:  a job that was killed once never runs again, since a lock is asked for and not read; and whoever looks with read() to see why
 #           repairs it by that. An expiry that is only applied by readers frees nothing for writers.
 set -euo pipefail
