@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/testing/redistest"
-	"github.com/go-rlock/rlock/rlock"
 )
 
 // Every connection error has the address, and none has a password.
@@ -91,9 +90,7 @@ func TestErrorsNameTheCure(t *testing.T) {
 	s := redistest.Start(t) // the library names this cure already
 	proxy := redistest.StartProxy(t, s.Addr())
 	proxy.OnRequest(redistest.Each("SUBSCRIBE", redistest.Fail("ERR unknown command 'SUBSCRIBE'")))
-	client, err := rlock.New(s.Client(t), rlock.Options{})
-	require.NoError(t, err)
-	t.Cleanup(client.Close)
+	client := newLocks(t, s.Client(t))
 	require.NoError(t, client.Mutex("job").Do(t.Context(), func(context.Context) error {
 		r := call(t, proxy.Addr(), "run", "job", "--", "true")
 		require.Equal(t, exitInternal, r.code, r.err)

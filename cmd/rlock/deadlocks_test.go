@@ -56,9 +56,7 @@ func TestDeadlocksSayWhereAChainEnds(t *testing.T) {
 		standsStill(t, s.Client(t), "a", "java", both)
 		standsStill(t, s.Client(t), "b", "theirs", both)
 		standsStill(t, s.Client(t), "c", "works", both)
-		idle, err := rlock.New(deadlock.Apart{Client: s.Client(t), Graph: deadlock.New()}, rlock.Options{Deadlock: rlock.Deadlock{After: time.Hour}})
-		require.NoError(t, err)
-		t.Cleanup(idle.Close)
+		idle := newLocks(t, deadlock.Apart{Client: s.Client(t), Graph: deadlock.New()}, rlock.Options{Deadlock: rlock.Deadlock{After: time.Hour}})
 		works, _ := lock(t.Context(), t, idle.Mutex("works", rlock.WithAsked()))
 		close(both)
 		var r result

@@ -346,10 +346,7 @@ func requireAllKinds(t *testing.T, name string, dial func() rueidis.Client) {
 	t.Helper()
 	var clients [2]*rlock.Client
 	for i := range clients {
-		c, err := rlock.New(dial(), rlock.Options{Prefix: "shop:"})
-		require.NoError(t, err)
-		t.Cleanup(c.Close)
-		clients[i] = c
+		clients[i] = newLocks(t, dial(), rlock.Options{Prefix: "shop:"})
 	}
 	for kind, of := range map[string]func(c *rlock.Client) *rlock.Mutex{
 		"mutex":  func(c *rlock.Client) *rlock.Mutex { return c.Mutex(fmt.Sprintf(name, "mutex")) },

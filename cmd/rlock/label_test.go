@@ -20,9 +20,7 @@ import (
 // newLabelled returns a Client with a label, and waits until Redis has it.
 func newLabelled(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client {
 	t.Helper()
-	c, err := rlock.New(rdb, o)
-	require.NoError(t, err)
-	t.Cleanup(c.Close)
+	c := newLocks(t, rdb, o)
 	require.NoError(t, c.Mutex("label").Do(t.Context(), func(context.Context) error { return nil }))
 	redistest.Eventually(t, patience, func() bool {
 		return rdb.Do(t.Context(), rdb.B().Get().Key(kinds.LabelKey(c.ID())).Build()).Error() == nil
@@ -105,10 +103,8 @@ func TestLabelOfAPermit(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	c, err := rlock.New(rdb, rlock.Options{Label: "pod 7"})
-	require.NoError(t, err)
-	t.Cleanup(c.Close)
-	_, err = c.PermitSemaphore("workers").TrySetPermits(t.Context(), 1)
+	c := newLocks(t, rdb, rlock.Options{Label: "pod 7"})
+	_, err := c.PermitSemaphore("workers").TrySetPermits(t.Context(), 1)
 	require.NoError(t, err)
 	_, p, err := c.PermitSemaphore("workers").Acquire(t.Context())
 	require.NoError(t, err)

@@ -255,9 +255,7 @@ func TestRecordWithFewRights(t *testing.T) {
 	s := redistest.Start(t)
 	c := s.Client(t)
 	require.NoError(t, c.Do(t.Context(), c.B().Arbitrary("ACL", "SETUSER", "few", "on", ">pw", "~shop:job", "&*", "+hrandfield", "+hgetall", "+pttl", "+psubscribe").Build()).Error())
-	locks, err := rlock.New(c, rlock.Options{Prefix: "shop:"})
-	require.NoError(t, err)
-	t.Cleanup(locks.Close)
+	locks := newLocks(t, c, rlock.Options{Prefix: "shop:"})
 	r := start(t, nil, "record", "-redis", "redis://few:pw@"+s.Addr(), "-every", "50ms", "-prefix", "shop:")
 	hears(t, c, 7) // three forms of two channels, for the prefix
 	for _, name := range []string{"secret", "job"} {

@@ -97,9 +97,7 @@ func TestRunTries(t *testing.T) {
 			require.Empty(t, r.out, "ran without the lock")
 			require.Regexp(t, `^rlock: "job": not acquired`+after+`: held by "\S+ pid \d+" \([-0-9a-f]{36}:\d{20}\), with [0-9.]+s left\n$`, r.err)
 		}
-		holder, err := rlock.New(s.Client(t), rlock.Options{Label: "web-1 pid 7"})
-		require.NoError(t, err)
-		t.Cleanup(holder.Close)
+		holder := newLocks(t, s.Client(t), rlock.Options{Label: "web-1 pid 7"})
 		lock(t.Context(), t, holder.Mutex("job"))
 		redistest.Settle(t) // its label is written
 		refused(exitNotAcquired, "", "-wait", "0")

@@ -11,16 +11,21 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/internal/testing/enginetest"
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// newLocks returns a Client, as a separate process would have.
-func newLocks(t *testing.T, rdb rueidis.Client) *rlock.Client {
+// newLocks returns a Client, as a separate process would have. It hands a lock of a real server over for longer than users' do: a busy machine
+// takes their two seconds to start a command.
+func newLocks(t *testing.T, rdb rueidis.Client, o ...rlock.Options) *rlock.Client {
 	t.Helper()
-	c, err := rlock.New(rdb, rlock.Options{})
+	c, err := rlock.New(rdb, append(o, rlock.Options{})[0])
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
+	if !redistest.IsVirtual(t) && !redistest.RealWorld() {
+		enginetest.Patient(c)
+	}
 	return c
 }
 
@@ -93,7 +98,7 @@ func TestShow(t *testing.T) {
 	r := call(t, s.Addr(), "show", "job")
 	require.Zero(t, r.code)
 	require.Regexp(t, `(?m)^holder       `+owner+` \(127\.0\.0\.1:\d+, no label\) depth 1$`, r.out)
-	require.Regexp(t, `(?m)^ttl          [12][0-9]?\.\ds$`, strings.Replace(r.out, "30.0s", "29.9s", 1))
+	require.Regexp(t, `(?m)^ttl          [1-9][0-9]?\.\ds$`, r.out)
 }
 
 func TestShowKinds(t *testing.T) {
