@@ -386,7 +386,7 @@ func TestAllLosesALockWhileItClimbs(t *testing.T) {
 	virtual(t, func(t *testing.T, b fixture) {
 		name := b.name + ":a"
 		places := &changesPlaces{fakeLocker: &fakeLocker{name: b.name + ":b"}, other: newClient(t, b.rdb).Mutex(name), climbs: 1}
-		forced := forcedOpen{places, b.Mutex(name)}
+		forced := forcedOpen{places, t, b.Mutex(name)}
 		lockAndUnlock(t, rlock.All(b.Mutex(name), forced))
 		require.Len(t, places.waits, 2)
 	})
@@ -396,6 +396,7 @@ func TestAllLosesALockWhileItClimbs(t *testing.T) {
 type forcedOpen struct {
 	*changesPlaces
 
+	t    *testing.T
 	held *rlock.Mutex
 }
 
@@ -406,7 +407,7 @@ func (f forcedOpen) TryLock(ctx context.Context, wait time.Duration) (context.Co
 			_ = unlock()
 		}
 		f.changesPlaces.waits = append(f.changesPlaces.waits, wait)
-		<-ctx.Done()
+		redistest.Within(f.t, testTimeout, ctx.Done(), "lost")
 		return ctx, func() error { return rlock.ErrNotHeld }, ctx.Err()
 	}
 	return f.changesPlaces.TryLock(ctx, wait)
