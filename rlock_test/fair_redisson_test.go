@@ -97,20 +97,22 @@ func TestFairLooksUntilRedissonIsIn(t *testing.T) {
 		"a Redisson that died with two waiters":    {[]string{deadOne, deadTwo}, rlock.Options{}, 2 * place},
 		"the same, and a stopped process in front": {[]string{stoppedOne, stoppedTwo, deadOne, deadTwo}, rlock.Options{}, 4*time.Second + 2*place},
 	} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newBesideRedisson(t, c.o)
-			unlock := b.lock(0)
-			b.stand(append(c.before, theRedisson)...)
-			began := time.Now()
-			require.NoError(t, unlock())
-			b.requireIn(c.want, began)
+		t.Run(name, func(t *testing.T) {
+			redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
+				b := newBesideRedisson(t, c.o)
+				unlock := b.lock(0)
+				b.stand(append(c.before, theRedisson)...)
+				began := time.Now()
+				require.NoError(t, unlock())
+				b.requireIn(c.want, began)
+			})
 		})
 	}
 }
 
 // Redis refuses the look, until it has its replicas again.
 func TestFairLooksAfterRefusals(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
+	redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
 		const refuses = 20 * time.Second
 		b := newBesideRedisson(t, rlock.Options{})
 		proxy := redistest.StartProxy(t, b.server.Addr())
@@ -135,7 +137,7 @@ func TestFairLooksAfterRefusals(t *testing.T) {
 
 // A waiter of ours that looked at the lock gives up: it leaves Redisson behind a dead waiter.
 func TestFairLooksAfterGivingUp(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
+	redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
 		b := newBesideRedisson(t, rlock.Options{})
 		b.heldByAnother()
 		b.stand(deadOne, theRedisson)
@@ -155,15 +157,17 @@ func TestFairLooksAfterGivingUp(t *testing.T) {
 func TestFairLooksAfterALoss(t *testing.T) {
 	const d = 20 * time.Second
 	for name, option := range map[string]rlock.Option{"longest hold": rlock.WithMaxHold(d), "lease": rlock.WithLease(d)} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newBesideRedisson(t, rlock.Options{WatchdogTimeout: 6 * time.Second})
-			began := time.Now()
-			ctx, unlock := enter(t, t.Context(), b.processes[0].FairMutex(b.name, option))
-			b.stand(theRedisson)
-			redistest.Within(t, testTimeout, ctx.Done(), "lost")
-			left := time.Duration(answer(b.do("PTTL", b.name).AsInt64()).ok(t)) * time.Millisecond
-			b.requireIn(time.Since(began)+left, began)
-			require.ErrorIs(t, unlock(), rlock.ErrLost)
+		t.Run(name, func(t *testing.T) {
+			redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
+				b := newBesideRedisson(t, rlock.Options{WatchdogTimeout: 6 * time.Second})
+				began := time.Now()
+				ctx, unlock := enter(t, t.Context(), b.processes[0].FairMutex(b.name, option))
+				b.stand(theRedisson)
+				redistest.Within(t, testTimeout, ctx.Done(), "lost")
+				left := time.Duration(answer(b.do("PTTL", b.name).AsInt64()).ok(t)) * time.Millisecond
+				b.requireIn(time.Since(began)+left, began)
+				require.ErrorIs(t, unlock(), rlock.ErrLost)
+			})
 		})
 	}
 }
@@ -172,31 +176,33 @@ func TestFairLooksAfterALoss(t *testing.T) {
 func TestFairLooksAfterManyLosses(t *testing.T) {
 	const holds = 250
 	for name, outage := range map[string]bool{"leases end": false, "outage": true} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			b := newBesideRedisson(t, rlock.Options{})
-			proxy := redistest.StartProxy(t, b.server.Addr())
-			c := newClient(t, b.server.Client(t, redistest.Via(proxy)))
-			_, unlock := enter(t, t.Context(), c.FairMutex(b.name, rlock.WithLease(20*time.Second)))
-			b.stand(theRedisson)
-			var unlocks []rlock.UnlockFunc
-			for i := range holds {
-				_, unlock := enter(t, t.Context(), c.FairMutex(b.name+strconv.Itoa(i), rlock.WithLease(20*time.Second)))
-				unlocks = append(unlocks, unlock)
-			}
-			before := costNow(t, b.server).scripts
-			if outage {
-				proxy.Refuse(true)
-				proxy.CutAll()
-			}
-			sleep(time.Minute)
-			require.Equal(t, outage, len(b.heard) == 0, "none heard in the outage")
-			proxy.Refuse(false)
-			redistest.Within(t, testTimeout, b.heard, "told")
-			sleep(time.Minute)
-			require.LessOrEqual(t, costNow(t, b.server).scripts-before, int64(2*(holds/100+2)))
-			for _, unlock := range append(unlocks, unlock) {
-				require.ErrorIs(t, unlock(), rlock.ErrLost)
-			}
+		t.Run(name, func(t *testing.T) {
+			redistest.OnlyVirtual(t, "exact times", func(t *testing.T) {
+				b := newBesideRedisson(t, rlock.Options{})
+				proxy := redistest.StartProxy(t, b.server.Addr())
+				c := newClient(t, b.server.Client(t, redistest.Via(proxy)))
+				_, unlock := enter(t, t.Context(), c.FairMutex(b.name, rlock.WithLease(20*time.Second)))
+				b.stand(theRedisson)
+				var unlocks []rlock.UnlockFunc
+				for i := range holds {
+					_, unlock := enter(t, t.Context(), c.FairMutex(b.name+strconv.Itoa(i), rlock.WithLease(20*time.Second)))
+					unlocks = append(unlocks, unlock)
+				}
+				before := costNow(t, b.server).scripts
+				if outage {
+					proxy.Refuse(true)
+					proxy.CutAll()
+				}
+				sleep(time.Minute)
+				require.Equal(t, outage, len(b.heard) == 0, "none heard in the outage")
+				proxy.Refuse(false)
+				redistest.Within(t, testTimeout, b.heard, "told")
+				sleep(time.Minute)
+				require.LessOrEqual(t, costNow(t, b.server).scripts-before, int64(2*(holds/100+2)))
+				for _, unlock := range append(unlocks, unlock) {
+					require.ErrorIs(t, unlock(), rlock.ErrLost)
+				}
+			})
 		})
 	}
 }

@@ -333,7 +333,7 @@ func (c keepsGets) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 
 // Nobody waits for a label that is not answered: neither a TryLock, nor a Lock.
 func TestLabelUnanswered(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
+	redistest.OnlyVirtual(t, "that it is not asked for again can be seen only there", func(t *testing.T) {
 		b := newFixture(t, rlock.Options{Label: "pod-7"})
 		a := locked(t, b.Mutex(b.name))
 		b.awaitLabel(t, b.Client, "pod-7")
