@@ -151,7 +151,7 @@ func TestAllLosesOne(t *testing.T) {
 		names := numbered(b.name, 3)
 		hold := locked(t, rlock.All(mutexes(b.Client, names...)...))
 		b.do(t, "DEL", names[1])
-		<-hold.ctx.Done()
+		awaitEnd(t, hold.ctx)
 		var loss *rlock.LostError
 		require.ErrorAs(t, context.Cause(hold.ctx), &loss)
 		require.Equal(t, names[1], loss.Name)

@@ -238,7 +238,7 @@ func TestShutdownSparesOthersCommands(t *testing.T) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	down := async(func() error { return c.Shutdown(over) })
-	<-told.ctx.Done()
+	awaitEnd(t, told.ctx)
 	wrong := make(chan string, n)
 	for i := range n {
 		wg.Go(func() {

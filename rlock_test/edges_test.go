@@ -100,7 +100,7 @@ func TestLeaseInWholeMilliseconds(t *testing.T) {
 			loadScripts(t, b.Client)
 			began := time.Now()
 			hold := locked(t, b.Mutex(b.name, rlock.WithLease(2999*time.Microsecond)))
-			<-hold.ctx.Done()
+			awaitEnd(t, hold.ctx)
 			requireTook(t, 2*time.Millisecond, began, time.Now())
 			require.ErrorIs(t, context.Cause(hold.ctx), rlock.ErrLost)
 			require.ErrorIs(t, hold.unlock(), rlock.ErrLost)

@@ -117,14 +117,14 @@ func TestLossSaysWhy(t *testing.T) {
 		fixed := locked(t, c.Mutex("fixed", rlock.WithLease(time.Second)))
 		owner := rlock.Owner(renewed.ctx)
 		s.Stop()
-		<-renewed.ctx.Done()
+		awaitEnd(t, renewed.ctx)
 		var loss *rlock.LostError
 		require.ErrorAs(t, context.Cause(renewed.ctx), &loss)
 		require.Equal(t, rlock.LostExpired, loss.Reason)
 		require.Equal(t, owner, loss.Owner)
 		requireTook(t, 0, loss.Since, time.Now())
 		require.Regexp(t, `^rlock: "renewed": lost: not renewed in time: .*connection refused$`, loss.Error())
-		<-fixed.ctx.Done()
+		awaitEnd(t, fixed.ctx)
 		require.EqualError(t, context.Cause(fixed.ctx), `rlock: "fixed": lost: its lease of fixed length ended`)
 		for _, err := range []error{renewed.unlock(), fixed.unlock()} {
 			require.ErrorIs(t, err, rlock.ErrLost)

@@ -206,7 +206,7 @@ func TestLeaseAfterAnAdopt(t *testing.T) {
 			require.NoError(t, next.unlock())
 
 			short := adopted(t, r.other, takenAlong(t, m, rlock.WithTicketTime(time.Hour)), rlock.WithLease(2*time.Second))
-			<-short.ctx.Done()
+			awaitEnd(t, short.ctx)
 			require.ErrorIs(t, context.Cause(short.ctx), rlock.ErrLost)
 			require.ErrorIs(t, short.unlock(), rlock.ErrLost)
 		})

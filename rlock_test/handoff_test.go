@@ -164,7 +164,7 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 			o: rlock.Options{HandOff: unlimited, WatchdogTimeout: deletedWatchdog}, within: deletedWatchdog / 3,
 			f: func(t *testing.T, r *proxied, a lockResult) {
 				r.do(t, "DEL", r.name)
-				<-a.ctx.Done()
+				awaitEnd(t, a.ctx)
 				require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
 			}, lost: rlock.ErrLost,
 		},

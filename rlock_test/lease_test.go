@@ -155,7 +155,7 @@ func TestRenewedReentryInAFixedLease(t *testing.T) {
 		}
 		require.NoError(t, inner.ctx.Err())
 		require.NoError(t, inner.unlock())
-		<-outer.ctx.Done()
+		awaitEnd(t, outer.ctx)
 		require.ErrorIs(t, context.Cause(outer.ctx), rlock.ErrLost)
 		require.ErrorIs(t, outer.unlock(), rlock.ErrLost)
 	})

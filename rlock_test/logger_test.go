@@ -76,7 +76,7 @@ func TestHangingLogger(t *testing.T) {
 			<-j.hangs
 
 			later := locked(t, c.Mutex(b.name+":later", fixed))
-			<-later.ctx.Done()
+			awaitEnd(t, later.ctx)
 			require.ErrorIs(t, context.Cause(later.ctx), rlock.ErrLost)
 			require.ErrorIs(t, later.unlock(), rlock.ErrLost)
 			sleep(shortWatchdog * 3 / 2)
@@ -98,7 +98,7 @@ func TestHangingLoggerOfAQuorum(t *testing.T) {
 		o.WatchdogTimeout = shortWatchdog
 		v := e.process(t, o)
 		lost := locked(t, v.handle(rlock.WithLease(200*time.Millisecond)))
-		<-lost.ctx.Done()
+		awaitEnd(t, lost.ctx)
 		require.ErrorIs(t, lost.unlock(), rlock.ErrLost)
 		<-j.hangs
 		held := locked(t, v)

@@ -88,7 +88,7 @@ func TestLongestLeaseIsReleased(t *testing.T) {
 			proxy.Refuse(true)
 			proxy.CutAll()
 			if name == "lost" {
-				<-a.ctx.Done()
+				awaitEnd(t, a.ctx)
 				require.ErrorIs(t, a.unlock(), rlock.ErrLost)
 			} else {
 				require.ErrorIs(t, a.unlock(), rlock.ErrUnreachable)

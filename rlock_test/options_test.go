@@ -82,7 +82,7 @@ func TestMaxHoldUnlockedInTime(t *testing.T) {
 			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "the caller waits")
 			require.NoError(t, unlock())
 			got := waiter.gets(t, soon)
-			<-got.ctx.Done()
+			awaitEnd(t, got.ctx)
 			require.LessOrEqual(t, b.pttl(t, b.name), 2*time.Second, "the grant is not renewed")
 			requireTook(t, most, got.at, time.Now())
 			require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)

@@ -258,7 +258,7 @@ func TestQuorumClose(t *testing.T) {
 		require.ErrorContains(t, err, "held by "+rlock.Owner(other.ctx))
 		second := lockAsync(t, b)
 		b.close()
-		<-other.ctx.Done()
+		awaitEnd(t, other.ctx)
 		require.ErrorIs(t, context.Cause(other.ctx), rlock.ErrClosed)
 		require.NotErrorIs(t, context.Cause(other.ctx), rlock.ErrLost)
 		require.ErrorIs(t, second.get(t, soon).err, rlock.ErrClosed)

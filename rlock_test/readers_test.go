@@ -326,7 +326,7 @@ func TestReentryAnsweredAfterItsSection(t *testing.T) {
 			longer := lockAsync(t, under{context.WithoutCancel(first.ctx), handles(r, rlock.WithLease(time.Hour))})
 			redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() == 1 }, "it asks")
 			unlocked := async(first.unlock)
-			<-first.ctx.Done()
+			awaitEnd(t, first.ctx)
 			if len(others) > 0 {
 				require.NoError(t, within(t, unlocked, soon))
 			}

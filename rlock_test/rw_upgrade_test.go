@@ -186,7 +186,7 @@ func TestUpgradeableWithALease(t *testing.T) {
 			got := first.gets(t, soon)
 			began := time.Now()
 			second := lockAsync(t, newClient(t, b.rdb).RWMutex(b.name).Upgradeable())
-			<-got.ctx.Done()
+			awaitEnd(t, got.ctx)
 			require.Greater(t, time.Since(began), d/2)
 			require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
 			next := second.gets(t, soon)

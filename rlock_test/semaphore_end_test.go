@@ -242,7 +242,7 @@ func TestSemaphoreDelete(t *testing.T) {
 		held := acquire(t, p, 1)
 		answer(p.Delete(context.Background())).is(t, true)
 		requirePermits(t, p, 0, 0)
-		<-held.ctx.Done()
+		awaitEnd(t, held.ctx)
 		require.ErrorIs(t, context.Cause(held.ctx), rlock.ErrLost)
 		require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
 		keys := answer(b.do(t, "KEYS", "*"+b.name+":p*").AsStrSlice()).ok(t)
