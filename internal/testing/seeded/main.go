@@ -16,7 +16,7 @@ import (
 )
 
 // packages are tried in this order: those with the shortest tests first.
-var packages = []string{"./internal/engine", "./rlock_test/conversations", "./rlock_test"}
+var packages = []string{"./internal/engine", "./rlock_test/conversations", "./rlocktest", "./rlock_test"}
 
 func main() {
 	only := flag.String("run", "", "only the bugs whose names match this regular expression")
