@@ -21,6 +21,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
+// lastAnswers is how long requests that were cut off have for their answer.
+const lastAnswers = 5 * time.Second
+
 func main() {
 	listen := flag.String("listen", "127.0.0.1:8080", "where the API is served")
 	payment := flag.Duration("payment", 200*time.Millisecond, "how long a payment takes")
@@ -72,6 +75,9 @@ func run(ctx context.Context, listen string, payment, wait, grace time.Duration)
 	err = server.Shutdown(ctx) // returns once all requests have ended, or ctx has
 	if locks.Shutdown(ctx) != nil {
 		log.Print("orders were cut off") // the sections were cancelled, and had a second to unlock
+		answered, cancel := context.WithTimeout(context.Background(), lastAnswers)
+		defer cancel()
+		_ = server.Shutdown(answered) // their clients are told to try again
 	}
 	return err
 }

@@ -177,13 +177,14 @@ func TestOrdersShutdown(t *testing.T) {
 	}
 
 	b := open(p, "-payment", "1h", "-grace", "100ms")
-	_ = b.post(ctx, "/orders/2/charge") // the process may end before it has answered
+	cutOff := b.post(ctx, "/orders/2/charge")
 	require.Equal(t, "orders: order 2: payment", p.Line())
 	c := open(p, "-payment", "1ms", "-wait", "1m")
 	next := c.post(ctx, "/orders/2/charge")
 	awaitWaiter(t, locks, "order:2")
 	b.Terminate()
 	require.Equal(t, http.StatusOK, (<-next).status)
+	require.Equal(t, answered{status: http.StatusServiceUnavailable, retry: "5", body: "try again later"}, <-cutOff)
 	require.Equal(t, 1, b.Wait())
 	c.Terminate()
 	require.Zero(t, c.Wait())
