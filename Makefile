@@ -18,7 +18,7 @@ MODULES   = $(TESTED) $(EXAMPLES) $(FAULTS) $(BENCH) $(SIM) $(OTHERS)/cheerego
 PKGS  ?= $(TESTED:%=./%/...) ./...
 
 # Replaces all flags of go test: make test PKGS=./lease TESTFLAGS='-v -run=TestRenew'
-# -parallel: most tests wait, for leases to end or for servers to start, and so can do it together. -vet: go vet has run before.
+# -parallel: most tests wait, for leases to end or for servers to start, and so can do it together. -vet: make lint has all of it.
 # -ldflags: thirty programs are linked sooner without what only debuggers read.
 TESTFLAGS ?= -vet=off -shuffle=on -count=1 -parallel=32 -timeout=20m -ldflags=-w
 # The packages wait half of their time: twice as many run at once as there are processors.
@@ -100,8 +100,7 @@ NO_SERVICE = $(SUDO) systemctl disable --now
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
-test: redis-server ## go vet and all tests, in random order
-	$(GO) vet $(PKGS)
+test: redis-server ## all tests, in random order
 	$(RARE_GC) $(GO) test $(AT_ONCE) $(TESTFLAGS) $(PKGS)
 
 race: redis-server c-compiler ## the same tests under the race detector
