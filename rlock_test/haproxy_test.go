@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/internal/testing/conformance"
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -20,7 +21,7 @@ import (
 // G1 to G9, as far as a single lock can show them, for each kind of lock behind HAProxy.
 func TestHAProxyConformance(t *testing.T) {
 	redistest.Parallel(t)
-	conform(t, standalone(haproxy(t, redistest.Start(t))))
+	conform(t, standalone(haproxy(t, redistest.Start(t))), conformance.PlainLock)
 }
 
 // haproxy returns the address of a HAProxy that has checked the servers: until then it leads to each in turn.

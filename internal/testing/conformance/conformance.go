@@ -28,9 +28,8 @@ type Deployment struct {
 	// Watchdog is the watchdog time of holds that are renewed or lost while the test looks: a machine that stands still for two thirds of it
 	// loses them.
 	Watchdog time.Duration
-	// Smoke: where time is real, the properties of such holds, and those whose point is time, are tested with the plain lock alone. In bubbles
-	// they are tested with all kinds.
-	Smoke bool
+	// Timed are the kinds with which the properties of such holds, and those whose point is time, are tested.
+	Timed Kinds
 	// Soon is how much later than promised something may happen: nothing but the moment of a timer in a bubble.
 	Soon time.Duration
 	// UnlockTimeout is for Clients whose servers stay reachable; 0 means the default.
@@ -39,12 +38,23 @@ type Deployment struct {
 	Made func(c *rlock.Client)
 }
 
+// Kinds are kinds of locks.
+type Kinds int
+
+const (
+	AllKinds  Kinds = iota
+	PlainLock       // as a smoke test, where time is real
+	NoKind
+)
+
+func (of Kinds) have(k kind) bool { return of == AllKinds || of == PlainLock && k.name == plain }
+
 // Run tests G1 to G9 on one lock of each kind, as far as that shows them.
 func Run(t *testing.T, d Deployment) {
 	t.Helper()
 	for _, k := range kinds() {
 		for _, property := range properties {
-			if k.without[property.name] != "" || d.Smoke && (property.renewed || property.timed) && k.name != plain {
+			if k.without[property.name] != "" || (property.renewed || property.timed) && !d.Timed.have(k) {
 				continue
 			}
 			t.Run(k.name+"/"+property.name, func(t *testing.T) {
