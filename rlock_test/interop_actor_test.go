@@ -140,7 +140,7 @@ func (g *goActor) start(t testing.TB, name string, lease time.Duration) <-chan e
 	return g.startOn(t, g.mutex(name, options...))
 }
 
-func (g *goActor) startOn(t testing.TB, m *rlock.Mutex) <-chan event {
+func (g *goActor) startOn(t testing.TB, m locker) <-chan event {
 	parent, cancel := context.WithCancel(g.ctx())
 	t.Cleanup(cancel) // ends the goroutine at the latest
 	events := make(chan event, 1)

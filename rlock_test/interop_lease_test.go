@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -243,6 +244,109 @@ func (w *world) takenAlong(t *testing.T) {
 	}
 }
 
+// Java began to wait when the lock had a ticket's long time, and gets it when the lease of its adopter ends, who was killed.
+func (w *world) adopterIsKilled(t *testing.T) {
+	name, java := redistest.Name(t), w.quickJava.thread()
+	ctx, unlocks := enter(t, context.Background(), w.watch.Client.Mutex(name))
+	ticket := answer(rlock.Export(ctx, rlock.WithTicketTime(time.Hour))).ok(t)
+	require.NoError(t, unlocks())
+	in := w.joins(t, java, name)
+	p := w.startGo(t, goJob{Watchdog: shortLease, Name: name, Ticket: ticket})
+	p.begin(t)
+	p.expect(t, "held", testTimeout)
+	p.kill()
+	left := w.watch.pttl(t, name)
+	requireIn(t, late, time.Now().Add(left), await(t, in, testTimeout))
+	unlock(t, java, name)
+	w.requireNothingLeft(t, name)
+}
+
+// A process of ours is stopped in a section, or while it keeps the lock, and goes on when Java has the lock: it is told, or waits.
+func (w *world) holderIsStopped(t *testing.T) {
+	tests := make(map[string]func(*testing.T))
+	for what, job := range map[string]goJob{"held": {Asked: true}, "kept": {Linger: time.Hour}} {
+		tests[what] = func(t *testing.T) {
+			name, java := redistest.Name(t), w.quickJava.thread()
+			job.Watchdog, job.Name = shortLease, name
+			p := w.startGo(t, job)
+			p.begin(t)
+			p.expect(t, what, testTimeout)
+			in := w.joins(t, java, name)
+			stop(t, p.process)
+			left := w.watch.pttl(t, name)
+			requireIn(t, late, time.Now().Add(left), await(t, in, testTimeout))
+			require.NoError(t, p.process.Signal(syscall.SIGCONT))
+			if what == "held" {
+				p.expect(t, "lost", soon)
+				p.end(t) // by its unlock
+				w.holds(t, name, java.field(t, name), 1)
+				unlock(t, java, name)
+			} else {
+				p.begin(t)
+				w.awaitSubscriber(t, name)
+				w.holds(t, name, java.field(t, name), 1)
+				unlock(t, java, name)
+				p.expect(t, "held", soon)
+				p.end(t)
+			}
+			w.requireNothingLeft(t, name)
+		}
+	}
+	sideBySide(t, tests)
+}
+
+// A process of ours that waits before Java is stopped, and is not waited for.
+func (w *world) waiterIsStopped(t *testing.T) {
+	name, holder, java := redistest.Name(t), newGoActor(w.watch.Client), w.java.thread()
+	lock(t, holder, name, 0)
+	p := w.startGo(t, goJob{Watchdog: rlock.DefaultWatchdogTimeout, Name: name})
+	p.begin(t)
+	w.awaitSubscriber(t, name)
+	in := w.joins(t, java, name)
+	stop(t, p.process)
+	unlocked := unlock(t, holder, name)
+	requireIn(t, soon, unlocked.began, await(t, in, testTimeout))
+	require.NoError(t, p.process.Signal(syscall.SIGCONT))
+	unlock(t, java, name)
+	p.expect(t, "held", soon)
+	p.end(t)
+}
+
+// A Client of ours is closed that keeps a lock, has it, or waits for it before Java, which gets it at once.
+func (w *world) closes(t *testing.T) {
+	c, java := newClient(t, w.watch.rdb, w.options(0)), w.java.thread()
+	base, first := redistest.Name(t), newGoActor(w.watch.Client).as("fair")
+	kept, held, queue := base+"kept", base+"held", base+"queue"
+	keep(t, c, c.Mutex(kept, rlock.WithLinger(time.Hour)))
+	_, unlocks := enter(t, context.Background(), c.Mutex(held))
+	lock(t, first, queue, 0)
+	w.joins(t, newGoActor(c).as("fair"), queue)
+	inKept, inHeld, inQueue := w.joins(t, java, kept), w.joins(t, w.java.thread(), held), w.joins(t, w.java.thread().as("fair"), queue)
+	began := time.Now()
+	c.Close()
+	requireIn(t, soon, began, await(t, inKept, testTimeout))
+	requireWaiting(t, inHeld)
+	require.NoError(t, unlocks())
+	unlock(t, first, queue)
+	requireIn(t, soon, began, await(t, inHeld, testTimeout))
+	requireIn(t, soon, began, await(t, inQueue, testTimeout))
+}
+
+// Java's short leases end while Go, with a longer watchdog time, waits. Java's late unlocks fail.
+func (w *world) shortLeases(t *testing.T) {
+	const lease = 300 * time.Millisecond
+	name, java, goes := redistest.Name(t), w.java.thread(), newGoActor(w.watch.Client)
+	for range 5 {
+		require.Equal(t, "true", java.ask(t, "trylock", java.word(name), "2000", ms(lease)))
+		began := time.Now()
+		requireIn(t, lease+late, began, await(t, goes.start(t, name, 0), testTimeout))
+		java.requireNotHeld(t, java.unlock(t, name).err)
+		require.Equal(t, "false", java.ask(t, "trylock", java.word(name), "50", ms(lease)))
+		w.holds(t, name, goes.field(t, name), 1)
+		unlock(t, goes, name)
+	}
+}
+
 // victim is killed: a process of Redisson, or processes of ours with a lock each.
 type victim struct {
 	w    *world
@@ -258,6 +362,19 @@ func (v *victim) start(t testing.TB, kind, name string) (held func()) {
 		return func() { await(t, in, testTimeout) }
 	}
 	p := v.w.startGo(t, goJob{Watchdog: shortLease, Name: name, Kind: kind})
+	v.goes = append(v.goes, p)
+	p.begin(t)
+	return func() { p.expect(t, "held", testTimeout) }
+}
+
+// startAll is start for several plain locks.
+func (v *victim) startAll(t testing.TB, names ...string) (held func()) {
+	t.Helper()
+	if v.java != nil {
+		in := v.java.thread().startOp(t, "lock", multi(names...))
+		return func() { await(t, in, testTimeout) }
+	}
+	p := v.w.startGo(t, goJob{Watchdog: shortLease, Names: names})
 	v.goes = append(v.goes, p)
 	p.begin(t)
 	return func() { p.expect(t, "held", testTimeout) }
@@ -290,6 +407,8 @@ func (w *world) killed(t *testing.T, v *victim, heir func() actor) {
 		w.awaitRenewal(t, name)
 		checks["holder, "+kind] = func(t *testing.T) { w.inherits(t, waiter, name, in) }
 	}
+
+	checks["several locks"] = w.inheritsAll(t, v, heir())
 
 	queue, holder, next := redistest.Name(t)+"queue", newGoActor(w.quickGo).as("fair"), heir().as("fair")
 	lock(t, holder, queue, 0) // of this library, which can skip the dead waiter
@@ -444,6 +563,28 @@ func (w *world) inherits(t *testing.T, waiter actor, name string, in <-chan even
 		unlock(t, next, name)
 	}
 	w.requireNothingLeft(t, name)
+}
+
+// inheritsAll has the victim hold several locks, for which an heir waits in another order. It gets them when their leases expire.
+func (w *world) inheritsAll(t *testing.T, v *victim, heir actor) (check func(*testing.T)) {
+	base := redistest.Name(t)
+	names := []string{base + ":a", base + ":b", base + ":c"}
+	v.startAll(t, names...)()
+	var in <-chan event
+	other := []string{names[2], names[1], names[0]}
+	if j := javaOf(heir); j != nil {
+		in = j.startOp(t, "lock", multi(other...))
+		j.sleeps(t)
+	} else {
+		in = newGoActor(w.quickGo).startOn(t, allOf(w.quickGo, other))
+	}
+	return func(t *testing.T) {
+		var left time.Duration
+		for _, name := range names {
+			left = max(left, w.watch.pttl(t, name))
+		}
+		requireIn(t, late, time.Now().Add(left), await(t, in, testTimeout))
+	}
 }
 
 // skips requires that an unlock wakes the one behind a dead waiter.

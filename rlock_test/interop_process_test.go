@@ -37,8 +37,14 @@ type goJob struct {
 	Kind     string // as in mutexOf
 	Waiters  int    // without a file: goroutines that lock it, one if not given
 
+	// Without a file, too.
+	Names  []string      // All of these, instead of one
+	Asked  bool          // WithAsked
+	Linger time.Duration // it keeps the lock, prints "kept", and locks it when it reads another line
+	Ticket string        // adopted instead
+
 	// With a file, Threads goroutines lock, add 1 to the number in the file and unlock, For that
-	// long; the job prints the number of sections. Without a file it takes the lock and prints "held".
+	// long; the job prints the number of sections. Without a file it takes the lock and prints "held", and "lost" if it is.
 	File    string
 	Threads int
 	For     time.Duration
@@ -92,18 +98,73 @@ func (j goJob) run() error {
 		}()
 	}
 	if j.File == "" {
-		ctx, unlock, err := mutexOf(client, j.Kind, j.Name).Lock(context.Background())
-		if err != nil {
-			return err
-		}
-		defer func() { _ = unlock() }()
-		fmt.Fprintln(os.Stdout, "held", rlock.Owner(ctx))
-		_, err = io.Copy(io.Discard, in) // until the parent closes it, or kills us
-		return err
+		return j.hold(client, in)
 	}
 	n, err := j.hammer(client)
 	fmt.Fprintln(os.Stdout, "sections", n)
 	return err
+}
+
+// hold holds the lock until the parent closes the job's input, or kills it.
+func (j goJob) hold(client *rlock.Client, in *bufio.Reader) error {
+	l := j.lock(client)
+	if j.Linger > 0 {
+		for client.Stats().Idle == 0 { // not kept yet while Redis has not said who waits
+			_, unlock, err := l.Lock(context.Background())
+			if err != nil {
+				return err
+			}
+			if err := unlock(); err != nil {
+				return err
+			}
+		}
+		fmt.Fprintln(os.Stdout, "kept")
+		if _, err := in.ReadString('\n'); err != nil {
+			return nil
+		}
+	}
+	lock := l.Lock
+	if j.Ticket != "" {
+		lock = func(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+			return client.Adopt(ctx, j.Ticket)
+		}
+	}
+	ctx, unlock, err := lock(context.Background())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unlock() }()
+	fmt.Fprintln(os.Stdout, "held", rlock.Owner(ctx))
+	context.AfterFunc(ctx, func() {
+		if errors.Is(context.Cause(ctx), rlock.ErrLost) {
+			fmt.Fprintln(os.Stdout, "lost")
+		}
+	})
+	_, err = io.Copy(io.Discard, in)
+	return err
+}
+
+func (j goJob) lock(client *rlock.Client) rlock.Locker {
+	if j.Names != nil {
+		return allOf(client, j.Names)
+	}
+	var options []rlock.Option
+	if j.Asked {
+		options = append(options, rlock.WithAsked())
+	}
+	if j.Linger > 0 {
+		options = append(options, rlock.WithLinger(j.Linger))
+	}
+	return mutexOf(client, j.Kind, j.Name, options...)
+}
+
+// allOf is All of plain locks.
+func allOf(client *rlock.Client, names []string) *rlock.MultiMutex {
+	all := make([]rlock.Locker, len(names))
+	for i, name := range names {
+		all[i] = client.Mutex(name)
+	}
+	return rlock.All(all...)
 }
 
 // hammer does the same as hammer in Peer.java.

@@ -67,6 +67,7 @@ func (w *world) plainLock(t *testing.T) {
 	w.bothWays(t, "queue", w.queue)
 	w.bothWays(t, "names", w.names)
 	w.bothWays(t, "re-entry", w.reentry)
+	w.bothWays(t, "lost connections", w.lostConnections)
 	if w.fenced {
 		t.Run("fencing", w.fencing)
 		t.Run("fencing, kept and taken along", w.fencedAlong)
@@ -79,6 +80,10 @@ func (w *world) plainLock(t *testing.T) {
 // leases are the tests in which time passes, all in parallel. They count nothing that others do as well.
 func (w *world) leases(t *testing.T) {
 	w.quickly(t, "watchdog", w.watchdog)
+	eachInParallel(t, "watchdog, the other's is longer", [2]sides{
+		{"Go holds", func() actor { return newGoActor(w.quickGo) }, func() actor { return w.java.thread() }},
+		{"Java holds", func() actor { return w.quickJava.thread() }, func() actor { return newGoActor(w.watch.Client) }},
+	}, w.watchdog)
 	w.quickly(t, "watchdog, fair", fairly(w.watchdog))
 	w.quickly(t, "fixed lease", w.fixedLease)
 	w.slowly(t, "forced by the same side", w.forcedByHolder)
@@ -88,6 +93,8 @@ func (w *world) leases(t *testing.T) {
 	tests := map[string]func(*testing.T){
 		"shortest hold": w.shortestHold, "kept": w.kept, "taken along": w.takenAlong, "taken along, write": w.alongWrite,
 		"Go is killed": w.goIsKilled, "Go is stopped": w.goIsStopped, "Java is killed": w.javaIsKilled, "many are gone": w.manyAreGone,
+		"adopter is killed": w.adopterIsKilled, "Go's holder is stopped": w.holderIsStopped, "Go's waiter is stopped": w.waiterIsStopped,
+		"Go's Client is closed": w.closes, "short leases": w.shortLeases,
 		"longest hold": w.longestHold, "Java is interrupted": w.javaIsInterrupted, "Java is stopped": w.javaIsStopped,
 		"readers and writers": w.rwWatchdog, "expiry, read and write": w.rwExpiry,
 		"Go's reader lasts longer": w.rwGoLastsLonger, "the longest reader leaves": w.rwLongestLeaves,

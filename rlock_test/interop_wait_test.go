@@ -194,6 +194,31 @@ func (w *world) queue(t *testing.T, s sides) {
 	t.Logf("%d waiters were served in %v", 2*each, time.Since(began).Round(time.Millisecond))
 }
 
+// The waiter's subscription is lost. In Java it misses what is published before the next one.
+func (w *world) lostConnections(t *testing.T, s sides) {
+	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
+	rounds := 5
+	if javaOf(waiter) != nil {
+		rounds = 1 // it is subscribed again after a second or two
+	}
+	for range rounds {
+		lock(t, holder, name, testTimeout)
+		in := w.joins(t, waiter, name)
+		var cut int64
+		for _, node := range w.watch.rdb.Nodes() {
+			n := answer(node.Do(t.Context(), node.B().Arbitrary("CLIENT", "KILL", "TYPE", "pubsub").Build()).AsInt64()).ok(t)
+			cut += n
+		}
+		require.Positive(t, cut)
+		if javaOf(waiter) != nil {
+			w.awaitSubscriber(t, name)
+		}
+		unlocked := unlock(t, holder, name)
+		requireIn(t, soon, unlocked.began, await(t, in, testTimeout))
+		unlock(t, waiter, name)
+	}
+}
+
 // interopNames are names for which the two sides' naming rules could differ.
 var interopNames = []string{
 	"{tag}", "{tag}:rest", "rest:{tag}", "a{tag}b{other}", "a:b:c", ":", "with space", " ", "größe", "锁", "🔒",
