@@ -23,9 +23,16 @@ run() {
 	pids+=("$!")
 }
 
-# free_port prints a port of 127.0.0.1 that nobody uses.
+# free_port prints a port of 127.0.0.1 that nobody uses, and that leaves room for a cluster's bus, 10,000 above.
 free_port() {
-	python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+	python3 -c '
+import socket
+tried = [socket.socket()]
+tried[0].bind(("127.0.0.1", 0))
+while tried[-1].getsockname()[1] > 55535:
+    tried.append(socket.socket())
+    tried[-1].bind(("127.0.0.1", 0))
+print(tried[-1].getsockname()[1])'
 }
 
 # answers PORT waits until the server there answers PING.
