@@ -86,19 +86,19 @@ type NotAcquiredError struct {
 	// Count is the count of a latch, or the number of free permits, at the last answer; 0 without one, and for a lock.
 	Count int64
 
-	counter tenure.CounterKind // there is no lock, but a latch or a semaphore
-	seen    bool               // and Count was
-	wanted  int64              // permits
-	self    bool               // the holder was taken under the same ctx
-	other   bool               // the hold is seen to be of another kind
-	carried bool               // the holder is an open hold of the caller's ctx: of another kind or a quorum, or it would be re-entered
-	causes  []error            // found by errors.Is and errors.As
-	why     string             // what ended the ctx, text only: it may be the loss of another lock
+	counter *kinds.Kind // there is no lock, but a latch or a semaphore
+	seen    bool        // and Count was
+	wanted  int64       // permits
+	self    bool        // the holder was taken under the same ctx
+	other   bool        // the hold is seen to be of another kind
+	carried bool        // the holder is an open hold of the caller's ctx: of another kind or a quorum, or it would be re-entered
+	causes  []error     // found by errors.Is and errors.As
+	why     string      // what ended the ctx, text only: it may be the loss of another lock
 }
 
 func (e *NotAcquiredError) Error() string {
 	texts := []string{prefix(e.Name) + "not acquired"}
-	if e.counter == tenure.LatchCounter {
+	if e.counter == kinds.Latch {
 		texts[0] = prefix(e.Name) + "not open"
 	}
 	if e.Waited >= time.Millisecond {
@@ -110,9 +110,9 @@ func (e *NotAcquiredError) Error() string {
 	}
 	switch {
 	case errors.Is(e, ErrDeadlock): // which says who holds it
-	case e.counter == tenure.LatchCounter && e.seen:
+	case e.counter == kinds.Latch && e.seen:
 		texts = append(texts, fmt.Sprintf("%d left to count down", e.Count))
-	case e.counter == tenure.Permits && e.seen:
+	case e.counter != nil && e.seen:
 		texts = append(texts, fmt.Sprintf("%d free of %d wanted", e.Count, e.wanted))
 	case kinds.IsTicket(e.Holder):
 		texts = append(texts, "exported as "+e.Holder+left+", and not adopted yet")

@@ -32,8 +32,8 @@ import (
 //
 // Its waiters are in combiner_wait.go, its changes in combiner_change.go, its calls in combiner_call.go.
 type combiner struct {
-	m     Counter
-	looks bool // for those who wait for a latch
+	m Counter
+	combinerKey
 
 	// Used only by the goroutine running it.
 	hub    pubsub.Waiter // the process's only waiter for the counter
@@ -64,7 +64,7 @@ const lingers = 500 * time.Millisecond
 type combinerKey struct {
 	kind  *kinds.Kind
 	key   string
-	looks bool
+	looks bool // for those who wait for a latch
 }
 
 // combiner returns a counter's combiner, for a caller that has started a call. counted: see calls.Admit. Counters.mu is held.
@@ -73,7 +73,7 @@ func (m Counter) combiner(looks, counted bool) *combiner {
 	b := m.of.combiners[key]
 	switch {
 	case b == nil:
-		b = &combiner{m: m, looks: looks, more: make(chan struct{}, 1), behind: counted}
+		b = &combiner{m: m, combinerKey: key, more: make(chan struct{}, 1), behind: counted}
 		m.of.combiners[key] = b
 		m.Client.Calls.Go(b.run)
 	case counted:
@@ -120,7 +120,10 @@ func (b *combiner) step() bool {
 	default:
 	}
 	if b.m.Client.Calls.IsClosed() {
-		b.letAll(b.m.Client.Errors.Closed)
+		b.letAll(b.waiters, b.m.Client.Errors.Closed)
+	}
+	if !b.gathers.IsZero() && !time.Now().Before(b.gathers) {
+		b.asked, b.gathers = false, time.Time{}
 	}
 	b.tidy()
 	hub, idle := b.m.Client.Hub, b.live == 0 && len(b.changes) == 0
@@ -132,7 +135,7 @@ func (b *combiner) step() bool {
 	case idle:
 		b.leaveHub()
 		b.answered()
-		delete(b.m.of.combiners, combinerKey{b.m.Kind, b.m.Key, b.looks})
+		delete(b.m.of.combiners, b.combinerKey)
 		return false
 	case !b.joined && b.waits():
 		b.hub = pubsub.Waiter{Shared: !b.looks, Joint: !b.looks} // so that it does not count as a waiter for its own permits
@@ -173,18 +176,14 @@ func (b *combiner) await(more <-chan struct{}) {
 	gathered, stop := calls.At(b.gathers)
 	defer stop()
 	b.m.of.mu.Unlock()
-	news, look := false, false
+	news := false
 	select {
 	case <-turn:
 		news = true
 	case <-more:
 	case <-gathered:
-		look = true
 	}
 	b.m.of.mu.Lock()
-	if look {
-		b.asked, b.gathers = false, time.Time{}
-	}
 	if !news {
 		return
 	}
@@ -199,7 +198,7 @@ func (b *combiner) await(more <-chan struct{}) {
 		if b.joined = false; errors.Is(err, pubsub.ErrClosed) {
 			err = b.m.Client.Errors.Closed
 		}
-		b.letAll(err)
+		b.letAll(b.waiters, err)
 	}
 }
 

@@ -52,9 +52,7 @@ func (b *combiner) next() (values context.Context) {
 	front, _ := b.front() // first come, first served
 	r.waiters = slices.Clone(front)
 	for _, w := range r.waiters {
-		if w.known = true; !b.looks {
-			args.Wants, args.Leases, args.IDs = append(args.Wants, w.n), append(args.Leases, w.lease), append(args.IDs, w.ids...)
-		}
+		w.known, args.Wants, args.Leases, args.IDs = true, append(args.Wants, w.n), append(args.Leases, w.lease), append(args.IDs, w.ids...)
 	}
 	switch {
 	case len(b.changes) > 0:
@@ -104,11 +102,8 @@ func (b *combiner) answer(reply counterReply) {
 		granted = passed(reply.latch, waiters)
 	}
 	for _, i := range granted {
-		w := waiters[i]
-		n := len(w.ids)
-		if n > 0 {
-			w.slots, slots, w.sent = slots[:n], slots[n:], b.last.sent
-		}
+		w, n := waiters[i], len(waiters[i].ids)
+		w.slots, slots, w.sent = slots[:n], slots[n:], b.last.sent
 		if w.gone {
 			b.giveBack(w.n-int64(n), w.ids...)
 		} else {
@@ -143,9 +138,7 @@ func (b *combiner) fail(err error) {
 		if !transient {
 			b.answered()
 		}
-		for _, w := range r.waiters {
-			b.let(w, err)
-		}
+		b.letAll(r.waiters, err)
 		b.asked = false // for those who were not in the call
 		b.placed = b.placed && !r.leaves()
 		if change != nil {
@@ -153,7 +146,7 @@ func (b *combiner) fail(err error) {
 		}
 		return
 	}
-	b.letAll(err)
+	b.letAll(b.waiters, err)
 	b.placed = !b.m.Client.Calls.IsClosed() && (b.placed || r.args.Waits && len(r.waiters) > 0)
 	later := err // of what is made later: no refusal
 	if !transient {

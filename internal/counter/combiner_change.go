@@ -44,22 +44,14 @@ func adds(what lua.Change) bool { return merges(what) || what == lua.AddIfExists
 // merges reports whether several such changes can be made as one.
 func merges(what lua.Change) bool { return what == lua.Add || what == CountDown }
 
-// admission is how a change was admitted, and how long its caller waits for it.
-type admission struct {
-	goesOn  bool            // it is made even if Redis refuses it
-	counted bool            // see calls.Admit
-	done    <-chan struct{} // the caller leaves when this is closed,
-	closed  <-chan struct{} // or this
-}
-
-// make makes a change for a caller, and gives back those permits. A failing combiner makes only changes that add, later. left: the caller left
-// before its end, and the outcome has no error.
+// make makes a change for a caller, and gives back those permits. goesOn: even if Redis refuses it. A failing combiner makes only changes that
+// add, later. left: the caller left before its end, and the outcome has no error: when ctx was done, or, unless the change adds, on Close.
 func (m Counter) make(
-	ctx context.Context, how admission, what lua.Change, n int64, back ...lua.PermitID,
+	ctx context.Context, counted, goesOn bool, what lua.Change, n int64, back ...lua.PermitID,
 ) (o Outcome, left bool) {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
-	b := m.combiner(false, how.counted)
+	b := m.combiner(false, counted)
 	if b.failing != nil {
 		if adds(what) {
 			b.add(ctx, what, n, back...).goesOn = true
@@ -68,12 +60,16 @@ func (m Counter) make(
 	}
 	call := b.add(ctx, what, n, back...)
 	at := len(call.back) - len(back)
-	call.goesOn = call.goesOn || how.goesOn
+	call.goesOn = call.goesOn || goesOn
+	closed := m.Client.Calls.Done()
+	if adds(what) { // the call is made even so, and Close waits for it
+		closed = nil
+	}
 	m.of.mu.Unlock()
 	select {
 	case <-call.ended:
-	case <-how.done:
-	case <-how.closed:
+	case <-ctx.Done():
+	case <-closed:
 	}
 	m.of.mu.Lock()
 	if !call.over {

@@ -53,10 +53,10 @@ func (m Counter) await(who tenure.Caller, w *counterWaiter) error {
 		return m.FailClosed()
 	}
 	w.ctx, w.once, w.refused, w.ended = who.Ctx, who.Once, make(chan struct{}), make(chan struct{})
-	if who.Ctx.Err() != nil {
-		return m.waitedInVain(who, w)
+	counted, err := false, who.Ctx.Err()
+	if err == nil {
+		counted, err = c.Calls.Admit(who.Ctx, m.Slot(), who.Limit)
 	}
-	counted, err := c.Calls.Admit(who.Ctx, m.Slot(), who.Limit)
 	if err != nil {
 		return m.waitedInVain(who, w)
 	}
@@ -79,10 +79,7 @@ func (m Counter) waitedInVain(who tenure.Caller, w *counterWaiter) error {
 	if c.Calls.IsClosed() {
 		return m.FailClosed()
 	}
-	u := tenure.NotAcquired{Ctx: who.Ctx, Name: m.Name, Began: who.Began, Counter: tenure.Permits, Count: w.count, Wanted: w.n, Seen: w.seen}
-	if m.Kind == kinds.Latch {
-		u.Counter = tenure.LatchCounter
-	}
+	u := tenure.NotAcquired{Ctx: who.Ctx, Name: m.Name, Began: who.Began, Counter: m.Kind, Count: w.count, Wanted: w.n, Seen: w.seen}
 	if err := calls.Silence(who.Ctx, who.Began, who.Limit); err != nil && !w.seen {
 		u.Causes = []error{c.Errors.Unreachable(err)}
 	}
@@ -113,8 +110,7 @@ func (m Counter) stay(who tenure.Caller, w *counterWaiter) {
 	}
 }
 
-// come adds a waiter. A try for permits is refused at once if others wait; a request under way does not. The error is that, or of a failing
-// combiner.
+// come adds a waiter. A try for permits is refused at once if others wait; a request under way does not. The error is that of a failing combiner.
 func (m Counter) come(w *counterWaiter, counted bool) error {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
@@ -122,23 +118,18 @@ func (m Counter) come(w *counterWaiter, counted bool) error {
 	if b.failing != nil {
 		return b.failing
 	}
-	if w.once && !b.looks {
-		if waits := slices.IndexFunc(b.waiters, func(w *counterWaiter) bool { return !w.gone && w.seen }); waits >= 0 {
-			w.seen, w.count = true, b.waiters[waits].count
-			return errInVain
-		}
-	}
 	w.of = b
 	b.waiters = append(b.waiters, w)
 	b.live++
-	if b.looks {
+	switch front, behind := b.front(); {
+	case b.looks:
 		if b.asked && b.joined && b.gathers.IsZero() { // otherwise there is a look to come
 			b.gathers = time.Now().Add(latchGrain)
 		}
-	} else if front, behind := b.front(); b.asked && len(behind) == 0 {
-		b.asked = false
-	} else if b.asked && front[0].seen {
+	case front[0].seen && (w.once || b.asked && len(behind) > 0):
 		b.refuse(w, front[0].count)
+	case b.asked && len(behind) == 0:
+		b.asked = false
 	}
 	b.poke()
 	return nil
@@ -187,9 +178,9 @@ func (w *counterWaiter) leave() {
 	}
 }
 
-// letAll ends the wait of all with err. Counters.mu is held.
-func (b *combiner) letAll(err error) {
-	for _, w := range b.waiters {
+// letAll ends the wait of those with err. Counters.mu is held.
+func (b *combiner) letAll(waiters []*counterWaiter, err error) {
+	for _, w := range waiters {
 		b.let(w, err)
 	}
 }

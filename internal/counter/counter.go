@@ -89,20 +89,21 @@ func (m Counter) Change(ctx context.Context, what lua.Change, n int64, back ...l
 	default: // too many calls have no answer
 		return Outcome{}, m.Fail(tenure.ErrNotSent, c.Errors.Unreachable(err), ctx.Err())
 	}
-	how, failed := admission{counted: counted, done: ctx.Done(), closed: c.Calls.Done()}, m.failed
-	if adds(what) {
-		how.closed, failed = nil, m.FailUnreachable // the call is made even so, and Close waits for it
-	}
-	o, left := m.make(ctx, how, what, n, back...)
+	o, left := m.make(ctx, counted, false, what, n, back...)
 	switch {
 	case left:
 		err = m.left(ctx, calls.Silence(ctx, began, time.Time{}))
-	case o.err != nil:
-		err = failed(o.err)
-	default:
+	case o.err == nil:
 		return o, nil
+	case adds(what):
+		err = m.FailUnreachable(o.err)
+	default:
+		err = m.failed(o.err)
 	}
-	return Outcome{}, m.changeFailed(o.pending, err)
+	if o.pending {
+		err = m.Fail(c.Errors.Pending, err)
+	}
+	return Outcome{}, err
 }
 
 // Release is Change, even after Close.
@@ -122,10 +123,13 @@ func (m Counter) last(what lua.Change, n int64, back ...lua.PermitID) (Outcome, 
 	ctx, cancel := m.Client.Calls.Last()
 	defer cancel()
 	reply, err := m.use(ctx, args)
-	if err != nil {
-		return Outcome{}, m.changeFailed(calls.MayHaveRun(err), m.FailUnreachable(err))
+	switch {
+	case err == nil:
+		return Outcome{Done: reply.Done, given: reply.Released}, nil
+	case calls.MayHaveRun(err):
+		return Outcome{}, m.FailPending(err)
 	}
-	return Outcome{Done: reply.Done, given: reply.Released}, nil
+	return Outcome{}, m.FailUnreachable(err)
 }
 
 // giveBack gives permits back, those with ids and n others, and waits for the reply up to until. The combiner goes on after that, and even
@@ -140,9 +144,9 @@ func (m Counter) giveBack(values context.Context, until time.Time, n int64, ids 
 		return o.given, err
 	}
 	defer c.Calls.Ended()
-	waits, cancel := context.WithDeadline(context.Background(), until)
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(values), until)
 	defer cancel()
-	o, left := m.make(values, admission{goesOn: true, done: waits.Done()}, lua.Add, n, ids...)
+	o, left := m.make(ctx, false, true, lua.Add, n, ids...)
 	if left {
 		o.err = calls.ErrNoAnswer
 	}
@@ -162,19 +166,8 @@ func (m Counter) failed(err error) error {
 
 // left returns the error for a caller that left before the answer. err is the known reason.
 func (m Counter) left(ctx context.Context, err error) error {
-	switch {
-	case ctx.Err() == nil:
+	if ctx.Err() == nil {
 		return m.failed(err)
-	case err != nil:
-		return m.Fail(m.Client.Errors.Unreachable(err), ctx.Err())
 	}
-	return m.Fail(ctx.Err())
-}
-
-// changeFailed adds to the error of a change whether it may have been made, or may yet be.
-func (m Counter) changeFailed(pending bool, err error) error {
-	if pending {
-		return m.Fail(m.Client.Errors.Pending, err)
-	}
-	return err
+	return m.Fail(m.Client.Errors.Unreachable(err), ctx.Err())
 }

@@ -95,15 +95,15 @@ func TestLatchIsLookedAtByItself(t *testing.T) {
 	m := New(c).Get(name, kinds.Latch, name, tenure.Terms{})
 	_, err := m.Change(context.Background(), SetCount, 2)
 	require.NoError(t, err)
-	looks := &combiner{m: m, looks: true, more: make(chan struct{}, 1)}
-	changes := &combiner{m: m, more: make(chan struct{}, 1)}
-	m.of.combiners[combinerKey{m.Kind, m.Key, true}], m.of.combiners[combinerKey{m.Kind, m.Key, false}] = looks, changes
+	looks := &combiner{m: m, combinerKey: combinerKey{m.Kind, m.Key, true}, more: make(chan struct{}, 1)}
+	changes := &combiner{m: m, combinerKey: combinerKey{m.Kind, m.Key, false}, more: make(chan struct{}, 1)}
+	m.of.combiners[looks.combinerKey], m.of.combiners[changes.combinerKey] = looks, changes
 	w := &counterWaiter{ctx: context.Background(), refused: make(chan struct{}), ended: make(chan struct{})}
 	require.NoError(t, m.come(w, false))
 	require.True(t, looks.asks() && !looks.waits())
-	leaves := make(chan struct{})
-	close(leaves)
-	_, left := m.make(context.Background(), admission{done: leaves}, CountDown, 1)
+	leaves, leave := context.WithCancel(context.Background())
+	leave()
+	_, left := m.make(leaves, false, false, CountDown, 1)
 	require.True(t, left)
 	m.of.mu.Lock()
 	looks.call()

@@ -291,9 +291,8 @@ func (p *heldPermit) updates(until time.Time) {
 	trusted := h.semaphore.Client.Leases.Until(p.lease)
 	if p.updating++; p.updating == 1 {
 		p.least, p.until, p.ttl = until, trusted, p.renewed
-	} else if until.Before(p.least) {
-		p.least = until
 	}
+	p.least = calls.Earlier(p.least, until)
 	if until.Before(trusted) {
 		p.endsAt(until)
 	}
@@ -348,13 +347,7 @@ func (h *PermitHold) String() string {
 
 // Value makes it the innermost section of its context.
 func (h *PermitHold) Value(key any) any {
-	switch key.(type) {
-	case tenure.SectionKey:
-		return h
-	case tenure.WaitOnlyKey: // as that of a Level
-		return nil
-	}
-	return h.Context.Value(key)
+	return tenure.SectionValue(h.Context, h, key)
 }
 
 // IsOpen reports whether the hold has not been released.

@@ -26,8 +26,10 @@ func (m PermitSemaphore) Acquire(who tenure.Caller, n int) (*PermitHold, error) 
 	}
 	defer m.Client.Calls.Ended()
 	w := &counterWaiter{n: int64(n), lease: m.Expiry(m.TTL), ids: make([]lua.PermitID, n), grants: n == 1 && m.Grants}
+	client, _ := uuid.Parse(m.Client.ID) // always valid; an id begins with its first half, so that permits in Redis show their owner
 	for i := range w.ids {
-		w.ids[i] = newPermitID(m.Client)
+		id := &w.ids[i]
+		_, _ = rand.Read(id[copy(id[:8], client[:]):]) // never fails
 	}
 	if err := m.await(who, w); err != nil {
 		return nil, err
@@ -41,13 +43,6 @@ func (m PermitSemaphore) Acquire(who tenure.Caller, n int) (*PermitHold, error) 
 		return nil, err
 	}
 	return h, nil
-}
-
-// newPermitID returns an id for a permit. Its first half is the first half of the Client's id, so that permits in Redis show their owner.
-func newPermitID(c *tenure.Client) (id lua.PermitID) {
-	client, _ := uuid.Parse(c.ID)                  // always valid
-	_, _ = rand.Read(id[copy(id[:8], client[:]):]) // never fails
-	return id
 }
 
 // Release gives a permit back, even if it belongs to another process. A hold of this process is lost first. Since ctx may be that hold's,

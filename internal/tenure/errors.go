@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/kinds"
 )
 
 // Errors are the errors returned to callers: the sentinels for errors.Is, and constructors of the detailed errors. All are set.
@@ -54,20 +56,11 @@ type NotAcquired struct {
 	Other   bool // the hold is known to be of another kind
 	Carried bool // the holder is an open hold of the caller's ctx
 
-	Counter CounterKind
-	Seen    bool  // for a counter: Redis has answered
-	Count   int64 // from the last answer: the latch's count, or the free permits
-	Wanted  int64 // permits
+	Counter *kinds.Kind // of a latch or a semaphore, which have no holder; nil: a lock
+	Seen    bool        // for a counter: Redis has answered
+	Count   int64       // from the last answer: the latch's count, or the free permits
+	Wanted  int64       // permits
 }
-
-// CounterKind says which kind of counter was waited for; a counter has no holder.
-type CounterKind int8
-
-const (
-	NoCounter CounterKind = iota // a lock
-	LatchCounter
-	Permits
-)
 
 // ErrNotSent is in the errors of changes that Redis was not asked for.
 var ErrNotSent = errors.New("nothing was sent")

@@ -32,13 +32,7 @@ func (l *Level) String() string {
 
 // Value makes the level the innermost section of its context.
 func (l *Level) Value(key any) any {
-	switch key.(type) {
-	case SectionKey:
-		return l
-	case WaitOnlyKey: // a waitOnly further out bounds another wait; it also stops most searches here
-		return nil
-	}
-	return l.Context.Value(key)
+	return SectionValue(l.Context, l, key)
 }
 
 // IsReentry reports whether its hold began with another level.

@@ -34,6 +34,17 @@ func (f *Frame) Unlocks() *InnerUnlocks { return &f.Inner }
 // SectionKey is the key of the innermost section in a context.
 type SectionKey struct{}
 
+// SectionValue is the Value of the ctx of s, whose parent is ctx: it makes s the innermost section.
+func SectionValue(ctx context.Context, s Section, key any) any {
+	switch key.(type) {
+	case SectionKey:
+		return s
+	case WaitOnlyKey: // a waitOnly further out bounds another wait; it also stops most searches here
+		return nil
+	}
+	return ctx.Value(key)
+}
+
 // noSection stands for no section, see Detached.
 type noSection struct{}
 
