@@ -40,7 +40,7 @@ func TestHeadersNameWhatBodiesUse(t *testing.T) {
 			require.False(t, aNumber.MatchString(lua.Text(strings.TrimSuffix(file, ".lua"))),
 				"Redis formats a number with printf, so it has to be a string")
 
-			replies := regexp.MustCompile(`(?m)^-- Reply (\{[^}]*\}|-?\d+|token|result)  +\S`)
+			replies := regexp.MustCompile(`(?m)^-- Reply (\{[^}]*\}|-?\d+|token|result|free)  +\S`)
 			require.Equal(t, shape(answers(body)), shapes(replies, header), "replies")
 
 			for _, use := range uses.FindAllString(header, -1) { // also where the prose mentions one
@@ -61,7 +61,7 @@ func scriptFiles(t *testing.T) []string {
 }
 
 // preludes are shared functions, with no keys or arguments of their own.
-var preludes = []string{"announce", "clock", "counter", "fair", "grant", "hold_key", "latch", "line", "lives", "message", "only", "owner_of", "queue_entry", "raise", "readers", "record", "seen", "serve"}
+var preludes = []string{"announce", "clock", "counter", "fair", "first", "grant", "hold_key", "latch", "line", "lives", "message", "only", "owner_of", "queue_entry", "raise", "readers", "record", "seen", "serve"}
 
 var errorReply = regexp.MustCompile(`return redis\.error_reply\('([A-Z]+) [^\n]*`)
 
@@ -175,7 +175,9 @@ func returned(functions map[string]string, body string) []string {
 			what = "{reply, ...}"
 		}
 		what = strings.TrimPrefix(strings.TrimPrefix(what, "foreign or "), "refused.err and refused or ")
-		if m := anyCall.FindStringSubmatch(what); m != nil {
+		if strings.HasPrefix(what, "answer(") { // see record.lua
+			all = append(all, "result")
+		} else if m := anyCall.FindStringSubmatch(what); m != nil {
 			all = append(all, returned(functions, functions[m[1]])...)
 		} else if what != "failed" && what != "foreign" { // an error is passed on, and is no reply of the script
 			all = append(all, what)

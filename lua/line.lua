@@ -10,11 +10,11 @@
 
 -- open starts with the line, a table with all that is known of it: one that grows is copied each time, so the scripts begin with most of
 -- its fields. It reads each key that may be written, so that one of another type is an error before anything is written. text is
--- <mode> <how> <keep> <channel>, see semaphore.lua.
+-- <how> <mode> <keep> <wants>, see semaphore.lua.
 local function open(line, text)
-  local mode, how, keep, channel = string.match(text, '^(%d) (%a+) (%d+) (.*)$')
+  local how, mode, keep, wants = string.match(text, '^(%a+) (%d) (%d+) (.*)$')
   line.waits, line.offers, line.cancelled = mode == '1' or mode == '3', mode == '3', mode == '2'
-  line.how, line.keep, line.channel = how, tonumber(keep), channel
+  line.how, line.keep, line.asked = how, tonumber(keep), wants
   line.half = line.keep / 2
   line.client = line.recorded and line.queue and string.sub(line.recorded, #line.requests + 2) or ''
   if line.queue and (line.length > 0 or line.waits) then

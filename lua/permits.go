@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "0f024c776ce6d4fec9ff02e4accff9833129839f"}
+	permitsScript      = script{Text("permits"), "42f0d9913ced8c6ec5d9bf6867f8104863bafd31"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
-	permitsLeaseScript = script{Text("permits_lease"), "53a51c9a55c3368a80d8aa9b708389938570e64a"}
+	permitsLeaseScript = script{Text("permits_lease"), "20de5cdb30a1cf12303bd5b765f354ffc9ec9e9d"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
 )
 
@@ -90,13 +90,14 @@ func UsePermits(ctx context.Context, c rueidis.Client, a PermitsArgs) (PermitsRe
 	if len(a.Leases) > 0 && len(a.Leases) != len(a.Wants) {
 		return PermitsReply{}, fmt.Errorf("permits script: %d leases for %d wants", len(a.Leases), len(a.Wants))
 	}
-	args := append(a.args(make([]string, 0, 5+len(a.IDs)+len(a.Release))), a.leases())
-	if a.Offers && !a.Cancel {
-		if !a.Waits || len(a.Wants) != 1 || a.Wants[0] != 1 {
+	mode := flag(a.Waits)
+	if a.Offers {
+		if mode = "3"; !a.Waits || len(a.Wants) != 1 || a.Wants[0] != 1 {
 			return PermitsReply{}, errors.New("permits script: only one waiter for one permit can get it by a message")
 		}
-		args[2] = a.how("3")
 	}
+	alone := a.alone()
+	args := append(a.args(make([]string, 0, 5+len(a.IDs)+len(a.Release)), mode, alone), a.leases())
 	ids := 0
 	for _, n := range a.Wants {
 		ids += int(n)
@@ -110,16 +111,28 @@ func UsePermits(ctx context.Context, c rueidis.Client, a PermitsArgs) (PermitsRe
 	for _, id := range a.Release {
 		args = append(args, string(id[:]))
 	}
-	reply, err := a.used(permitsScript.run(ctx, c, a.keys(a.Client, a.Timeouts, a.Slots), args...))
+	reply, err := a.used(permitsScript.run(ctx, c, a.keys(a.Client, a.Timeouts, a.Slots), args...), alone)
 	if err != nil {
 		return PermitsReply{}, counterFailed("permits", err, a.Requests, a.Timeouts, a.Slots, a.Queue)
 	}
 	return reply, nil
 }
 
+// alone returns 1 for a request that gives back one permit, -1 for one that takes one, and 0 for all others.
+func (a *PermitsArgs) alone() int64 {
+	wants := a.SemaphoreArgs.alone()
+	switch {
+	case wants == -1 && len(a.Release) == 0:
+		return -1
+	case !a.Cancel && a.Change == Add && a.N == 0 && len(a.Wants) == 0 && len(a.Release) == 1:
+		return 1
+	}
+	return 0
+}
+
 // used reads a reply, and checks that it fits.
-func (a *PermitsArgs) used(r rueidis.RedisResult) (PermitsReply, error) {
-	reply, err := a.SemaphoreArgs.used(r)
+func (a *PermitsArgs) used(r rueidis.RedisResult, alone int64) (PermitsReply, error) {
+	reply, err := a.SemaphoreArgs.used(r, alone)
 	if err != nil {
 		return PermitsReply{}, err
 	}
@@ -178,7 +191,7 @@ func RenewPermits(ctx context.Context, c rueidis.Client, lease time.Duration, al
 // it is held. Waiters look again by that time.
 func SetPermitLease(ctx context.Context, c rueidis.Client, s PermitSemaphore, id PermitID, lease time.Duration) (bool, error) {
 	keys := append([]string{s.Timeouts}, s.line()...)
-	held, err := yes(permitsLeaseScript.run(ctx, c, keys, s.how("0"), string(id[:]), leaseText(lease)))
+	held, err := yes(permitsLeaseScript.run(ctx, c, keys, string(s.how("0")), s.Publish.Name, string(id[:]), leaseText(lease)))
 	if err != nil {
 		return false, counterFailed("permits_lease", err, s.Requests, s.Timeouts, s.Queue)
 	}

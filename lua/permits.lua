@@ -8,15 +8,17 @@
 -- KEYS[5]   optional: the queue of waiting processes, a sorted set of clients in order
 -- KEYS[6]   with a queue: their wants, a hash (see line.lua)
 -- KEYS[7]   with a queue: when their places end, a sorted set
--- ARGV[1]   request: the number of this call and its repeats, higher than those of all earlier requests in the record
--- ARGV[2]   the change: as in semaphore.lua, or the word total and the number of all permits; set is total if the counter does not exist
--- ARGV[3]   <mode> <how> <keep> <channel>, as in semaphore.lua. Mode 3 is mode 1 for a single want of one permit, which another process's call
+-- ARGV[1]   request: as in semaphore.lua
+-- ARGV[2]   the change: as in semaphore.lua, or the word total and the number of all permits; set is total if the counter does not exist. A
+--           number alone says that this is all: at 1 the permit with the only id is returned, at -1 a single waiter wants one with that id
+-- ARGV[3]   <how> <mode> <keep> <wants>, as in semaphore.lua. Mode 3 is mode 1 for a single want of one permit, which another process's call
 --           may grant: with the first id, for keep ms, and by a message to this process. Its next call finds that, and sets the lease
--- ARGV[4]   the wants: the number of permits for each waiter, separated by commas
+-- ARGV[4]   the semaphore's channel
 -- ARGV[5]   leases of the permits in ms, separated by spaces, one per want or one for all; -1: they do not expire
 -- ARGV[6]   optional: the first id. As many ids of new permits are here as are wanted, then those of permits to return
 -- ARGV[n]   from 7 on: the other ids
 --
+-- Reply free      a number alone: it was at ARGV[2], too, 1, and the permit was returned, and had not expired
 -- Reply result    <free>|<again>|<more>|<done>|<which>|<slots>|<given>, as in semaphore.lua; more is 1 if more permits have expired, which
 --                 the next call returns; the slots of all granted permits in order; for each permit to return: 1 it was returned, 2 the
 --                 same, but it had expired, 0 it is unknown or listed twice
@@ -41,32 +43,32 @@ local length = KEYS[5] and redis.call('zcard', KEYS[5])
 -- include clock
 
 -- Usually nobody is in line, no permit has expired, and the call is for one permit. Each call creates the functions behind this anew, which
--- takes longer than all of it. Here the record is read as it is written. Whatever else may be is left to the rest, as it was.
-local takes = ARGV[4] == '1'
-if length == 0 and #ARGV == 6 and ARGV[2] == '0' and (takes or ARGV[4] == '') and string.byte(ARGV[3]) ~= 50 then -- the mode 2
-  local now, id, ends, slot, result = clock(), ARGV[6], nil, nil, nil
+-- takes longer than all of it. Whatever else may be is left to the rest, as it was.
+local sign = string.byte(ARGV[2]) -- 45 is a minus, and letters come behind the digits
+if length == 0 and sign < 58 then
+  local now, id, ends, slot = clock(), ARGV[6], nil, nil
   if redis.call('zcount', KEYS[3], '-inf', string.format('%d', now)) > 0 then
-    result = nil -- these must be returned first
-  elseif takes then
+    ends = nil -- these must be returned first
+  elseif sign == 45 then
     local free, lease = tonumber(redis.call('get', KEYS[1]) or '') or 0, tonumber(ARGV[5])
     local low = free > 0 and redis.call('zcard', KEYS[4]) -- the lowest free slot, if there are no gaps, and none of permits that are gone
     if low and (low < free or low < free + redis.call('zcard', KEYS[3]))
       and (low == 0 or redis.call('zcount', KEYS[4], '0', low - 1) == low) and redis.call('pttl', KEYS[1]) < 0 then
       slot = string.format('%d', low)
       ends = lease < 0 and '922337203685477' or string.format('%d', math.min(now + lease + 1, 922337203685477))
-      result = '1|1|' .. slot .. '|'
     end
   else
     ends = redis.call('zscore', KEYS[3], id)
-    result = ends and '1|||1'
   end
-  local before = result and redis.pcall('set', KEYS[2], ARGV[1] .. (takes and '|1|' or '|0|') .. result, 'px', '121000', 'get')
-  if result and type(before) ~= 'table' then
-    local last = tonumber(string.match(before or '', '^%d*')) or 0
-    local free = last < tonumber(ARGV[1]) and redis.pcall('incrby', KEYS[1], takes and '-1' or '1')
+  -- include first
+  local isFirst, before = false, nil
+  if ends then
+    isFirst, before = first(KEYS[2], ARGV[1])
+  end
+  if isFirst then
+    local free, done = redis.pcall('incrby', KEYS[1], ARGV[2]), false
     if type(free) == 'number' then
-      local done
-      if takes then
+      if slot then
         done = redis.pcall('zadd', KEYS[3], 'nx', ends, id) == 1
         if done and redis.pcall('zadd', KEYS[4], 'nx', slot, id) ~= 1 then
           done = redis.call('zrem', KEYS[3], id) == 0
@@ -77,21 +79,18 @@ if length == 0 and #ARGV == 6 and ARGV[2] == '0' and (takes or ARGV[4] == '') an
           done = redis.call('zadd', KEYS[3], ends, id) == 0
         end
       end
-      if done then
-        if not takes and free > 0 then
-          local how, channel = string.match(ARGV[3], '^%d (%a+) %d+ (.*)$')
-          redis.pcall(how, channel, string.format('%d', free)) -- as announce
-        end
-        result = string.format('%d|-1|0|', free) .. result
+      if done and slot then
+        local result = string.format('%d|-1|0|1|1|%s|', free, slot)
         return result
+      elseif done then
+        if free > 0 then
+          redis.pcall(string.byte(ARGV[3]) == 115 and 'spublish' or 'publish', ARGV[4], string.format('%d', free)) -- as announce
+        end
+        return free
       end
-      redis.call('incrby', KEYS[1], takes and '1' or '-1')
+      redis.call('incrby', KEYS[1], slot and '1' or '-1')
     end
-    if before then
-      redis.call('set', KEYS[2], before, 'px', '121000')
-    else
-      redis.pcall('del', KEYS[2]) -- it says nothing
-    end
+    undo(KEYS[2], before)
   end
 end
 
@@ -104,8 +103,8 @@ end
 local permits, numbers = KEYS[3], KEYS[4]
 local numbered = redis.call('zcard', numbers)
 local line = open({
-  counter = KEYS[1], recorded = KEYS[2], queue = KEYS[5], requests = KEYS[6], ends = KEYS[7], free = free, exists = exists,
-  record = texts[2], request = ARGV[1], now = clock(), length = length or 0, total = math.huge, soon = math.huge, change = 0, sum = 0,
+  counter = KEYS[1], recorded = KEYS[2], queue = KEYS[5], requests = KEYS[6], ends = KEYS[7], channel = ARGV[4], free = free,
+  exists = exists, record = texts[2], request = ARGV[1], now = clock(), length = length or 0, total = math.huge, soon = math.huge, change = 0, sum = 0,
   wants = {}, which = {}, rest = {}, held = redis.call('zcard', permits), grant = grant, grants = {},
 }, ARGV[3])
 
@@ -147,7 +146,7 @@ local function take_back()
   end
 end
 
-local wants, ids, back = numbers_of(ARGV[4]), {}, {}
+local wants, ids, back = numbers_of(line.asked), {}, {}
 local i = 6
 for n, want in ipairs(wants) do
   ids[n] = {}
@@ -163,6 +162,9 @@ end
 
 local again, more = 0, 0
 local done, sum, which, slots, given = recalled(line)
+if sum and not slots then
+  slots, given = #wants > 0 and (redis.call('zscore', numbers, ids[1][1]) or '0') or '', #wants > 0 and '' or '1'
+end
 if done and not (sum and line.cancelled) then
   return answer(line, 0, 0, done, which, slots, given or string.sub(string.rep('0,', #back), 1, -2))
 end
@@ -209,7 +211,7 @@ local function perform()
   end
 
   if not done then
-    done = change(line, ARGV[2])
+    done = sign < 58 and 1 or change(line, ARGV[2])
   end
   local known = not line.cancelled and wants[1] == 1 and redis.call('zscore', permits, ids[1][1]) -- granted by a message
   if not line.cancelled then

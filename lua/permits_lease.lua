@@ -4,9 +4,10 @@
 -- KEYS[2]  optional: the queue of the waiting processes
 -- KEYS[3]  with a queue: their wants, a hash (see line.lua)
 -- KEYS[4]  with a queue: when their places end, a sorted set
--- ARGV[1]  0 <how> <keep> <channel>, see semaphore.lua
--- ARGV[2]  id of the permit
--- ARGV[3]  lease in ms, counted from now; -1: it does not expire
+-- ARGV[1]  <how> 0 <keep> and a space, see semaphore.lua
+-- ARGV[2]  the semaphore's channel
+-- ARGV[3]  id of the permit
+-- ARGV[4]  lease in ms, counted from now; -1: it does not expire
 --
 -- Reply 1  changed
 -- Reply 0  it is not held, or has expired
@@ -15,19 +16,19 @@
 -- before, all that are not in line are told of a permit, which they find taken, but until when.
 
 local line = open({
-  queue = KEYS[2], requests = KEYS[3], ends = KEYS[4], now = clock(), length = KEYS[2] and redis.call('zcard', KEYS[2]) or 0, rest = {},
+  queue = KEYS[2], requests = KEYS[3], ends = KEYS[4], channel = ARGV[2], now = clock(), length = KEYS[2] and redis.call('zcard', KEYS[2]) or 0, rest = {},
 }, ARGV[1])
-local score = redis.call('zscore', KEYS[1], ARGV[2])
+local score = redis.call('zscore', KEYS[1], ARGV[3])
 if not score or tonumber(score) <= line.now then
   return 0
 end
-local lease = tonumber(ARGV[3])
+local lease = tonumber(ARGV[4])
 line.soon = lease < 0 and 922337203685477 or math.min(line.now + lease + 1, 922337203685477) -- see permits.lua
 redis.call('zrem', KEYS[1], '') -- a server without memory refuses the next commands, unless the script has written before
 if line.queue then
   arm(line)
 end
-redis.call('zadd', KEYS[1], 'xx', string.format('%d', line.soon), ARGV[2])
+redis.call('zadd', KEYS[1], 'xx', string.format('%d', line.soon), ARGV[3])
 if line.soon < tonumber(score) then
   announce(line.how, line.channel, 1, line.queue, line.length)
 end

@@ -11,15 +11,18 @@ end
 
 -- recalled returns the recorded result of a request that has run: the outcome, the number of permits it took, and three lists as texts: the
 -- granted wants, the slots, and what was given back; only 0 if a later request followed. The record is
--- <request>|<permits>|<done>|<wants>|<slots>|<given>.
+-- <request>|<permits>|<done>|<wants>|<slots>|<given>, or <request> alone: it gave, or took for a single want, all that it was to. Then slots
+-- and given are nil.
 local function recalled(line)
-  local last, text = string.match(line.record or '', '^(%d+)|(.*)$')
+  local last, text = string.match(line.record or '', '^(%d+)(.*)$')
   if not last or tonumber(last) < tonumber(line.request) then
     return nil
   elseif last ~= line.request then
     return 0
+  elseif text == '' then
+    return 1, tonumber(line.asked) or 0, line.asked ~= '' and '1' or ''
   end
-  local sum, done, which, slots, given = string.match(text, '^(%d+)|(-?%d+)|([%d,]*)|([%d,]*)|([%d,]*)$')
+  local sum, done, which, slots, given = string.match(text, '^|(%d+)|(-?%d+)|([%d,]*)|([%d,]*)|([%d,]*)$')
   return tonumber(done), tonumber(sum), which, slots, given
 end
 
@@ -32,7 +35,7 @@ end
 local function write(line, ...)
   local answer = redis.pcall(...)
   if type(answer) == 'table' and answer.err then
-    redis.call('pexpire', line.recorded or line.requests, '121000')
+    redis.call('pexpire', line.recorded or line.requests, '122000')
     return redis.call(...)
   end
   return answer
@@ -67,13 +70,13 @@ end
 -- the number, it returns the error, and the record is what it was.
 local function note(line, done, which, slots, given)
   local text = string.format('%s|%d|%d|', line.request, line.sum, done) .. which .. '|' .. slots .. '|' .. given
-  write(line, 'set', line.recorded, text, 'px', '121000')
+  write(line, 'set', line.recorded, text, 'px', '122000')
   if line.change == 0 and not line.creates then
     return nil
   end
   local free = redis.pcall('incrby', line.counter, string.format('%d', line.change))
   if type(free) == 'table' then
-    redis.call('set', line.recorded, line.record or '', 'px', '121000')
+    redis.call('set', line.recorded, line.record or '', 'px', '122000')
     return free
   end
   line.free = free

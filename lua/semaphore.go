@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "f26de07ec38ba2c8777ff04658d956608689022d"}
-	semaphoreScript       = script{Text("semaphore"), "4aafaa90b2b4aba6691c79afd8bb09d83d72fd24"}
+	semaphoreScript       = script{Text("semaphore"), "27805eb37eeb7399c034201e3e6b53c86fbfdc7d"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.
@@ -52,9 +52,9 @@ const (
 	SetTotal
 )
 
-// word is the scripts' name for c; Add has none.
+// word is the scripts' name for c.
 func (c Change) word() string {
-	return [...]string{Add: "", AddIfExists: "exists", TrySet: "set", Drain: "drain", SetTotal: "total"}[c]
+	return [...]string{Add: "add", AddIfExists: "exists", TrySet: "set", Drain: "drain", SetTotal: "total"}[c]
 }
 
 // SemaphoreArgs is one request of a process: it gives permits back, or changes their number, and then takes some for
@@ -63,7 +63,7 @@ type SemaphoreArgs struct {
 	Semaphore
 
 	// Request is the number of this request, higher than those of all earlier requests of the Client for this
-	// semaphore. A Client makes one after the other: the next when a call was answered or given up. A repeat after a
+	// semaphore, and after each second by about 1000 or more. A Client makes one after the other: the next when a call was answered or given up. A repeat after a
 	// lost reply has the same number, changes nothing, and gets the same answer, within two minutes of the last one
 	// made. A copy that arrives after another request does nothing.
 	Request int64
@@ -105,7 +105,8 @@ type SemaphoreReply struct {
 //   - when it has a new connection;
 //   - after Again.
 func UseSemaphore(ctx context.Context, c rueidis.Client, a SemaphoreArgs) (SemaphoreReply, error) {
-	reply, err := a.used(semaphoreScript.run(ctx, c, a.keys(a.Client), a.args(make([]string, 0, 4))...))
+	alone := a.alone()
+	reply, err := a.used(semaphoreScript.run(ctx, c, a.keys(a.Client), a.args(make([]string, 0, 4), flag(a.Waits), alone)...), alone)
 	if err != nil {
 		return SemaphoreReply{}, counterFailed("semaphore", err, a.Requests, a.Queue)
 	}
@@ -126,36 +127,70 @@ func (s *Semaphore) line() []string {
 	return []string{s.Queue, s.Requests, s.Queue + ":ends"}
 }
 
-// args appends the first arguments of both scripts.
-func (a *SemaphoreArgs) args(to []string) []string {
-	change := strconv.FormatInt(a.N, 10)
-	if word := a.Change.word(); word != "" {
-		change = word + " " + change
+// alone returns the change to the number of permits by a request that gives permits, or takes some for one waiter, and is nothing else; 0: it
+// is something else. The scripts are faster for these.
+func (a *SemaphoreArgs) alone() int64 {
+	switch {
+	case a.Cancel || a.Change != Add:
+	case a.N == 0 && len(a.Wants) == 1:
+		return -a.Wants[0]
+	case a.N > 0 && len(a.Wants) == 0:
+		return a.N
 	}
-	mode := flag(a.Waits)
+	return 0
+}
+
+// args appends the first arguments of both scripts.
+func (a *SemaphoreArgs) args(to []string, mode string, alone int64) []string {
+	change := strconv.FormatInt(alone, 10)
+	if alone == 0 {
+		change = a.Change.word() + " " + strconv.FormatInt(a.N, 10)
+	}
 	if a.Cancel {
 		mode = "2"
 	}
-	wants := make([]byte, 0, 16)
+	how := a.how(mode)
 	for i, n := range a.Wants {
 		if i > 0 {
-			wants = append(wants, ',')
+			how = append(how, ',')
 		}
-		wants = strconv.AppendInt(wants, n, 10)
+		how = strconv.AppendInt(how, n, 10)
 	}
-	return append(to, strconv.FormatInt(a.Request, 10), change, a.how(mode), string(wants))
+	return append(to, strconv.FormatInt(a.Request, 10), change, string(how), a.Publish.Name)
 }
 
 // how is the scripts' argument about messages.
-func (s *Semaphore) how(mode string) string {
-	return mode + " " + s.Publish.command() + " " + millis(s.Keep) + " " + s.Publish.Name
+func (s *Semaphore) how(mode string) []byte {
+	how := append(make([]byte, 0, 32), s.Publish.command()...)
+	how = append(append(how, ' '), mode...)
+	return append(append(append(how, ' '), millis(s.Keep)...), ' ')
 }
 
-// used reads a reply of both scripts. Those to a plain semaphore have no slots and nothing given back.
-func (a *SemaphoreArgs) used(r rueidis.RedisResult) (reply PermitsReply, err error) {
-	text, err := r.ToString()
+// allGranted and released are the lists in an answer that is a number alone.
+var (
+	allGranted = []int{0}
+	released   = []Given{PermitReleased}
+)
+
+// used reads a reply of both scripts. Those to a plain semaphore have no slots and nothing given back, except that an answer which is a number
+// alone is the same from both.
+func (a *SemaphoreArgs) used(r rueidis.RedisResult, alone int64) (reply PermitsReply, err error) {
+	message, err := r.ToMessage()
 	if err != nil {
 		return PermitsReply{}, unanswered(err)
+	}
+	if free, err := message.ToInt64(); err == nil && alone != 0 {
+		reply.Free, reply.Done = free, 1
+		if alone < 0 {
+			reply.Granted = allGranted
+		} else {
+			reply.Released = released
+		}
+		return reply, nil
+	}
+	text, err := message.ToString()
+	if err != nil {
+		return PermitsReply{}, err
 	}
 	parts := strings.Split(text, "|")
 	if len(parts) != 7 {

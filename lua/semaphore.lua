@@ -6,13 +6,16 @@
 -- KEYS[3]    optional: the queue of waiting processes, a sorted set of clients in order
 -- KEYS[4]    with a queue: their wants, a hash (see line.lua)
 -- KEYS[5]    with a queue: when their places end, a sorted set
--- ARGV[1]    request: the number of this call and its repeats, higher than those of all earlier requests in the record
--- ARGV[2]    the change: a number to add, or a word and a number: exists (add if the counter exists), set (if it does not), or drain
--- ARGV[3]    <mode> <how> <keep> <channel>. In mode 1 the wants are those of all waiters of the process, which gets a place in line for
---            refused wants, or none if all are granted; in mode 0 they are a single try; in mode 2 the request is cancelled. how:
---            publish or spublish. keep: for so many ms permits are kept for a process that was told to look
--- ARGV[4]    the wants: the number of permits for each waiter, separated by commas
+-- ARGV[1]    request: the number of this call and its repeats, higher than those of all earlier requests in the record; after each second
+--            it is higher by about 1000 or more
+-- ARGV[2]    the change: a word and a number: add, exists (add if the counter exists), set (if it does not), or drain. A number alone says
+--            that this is all: it is added, and nothing is wanted; or it is below 0, and wanted by a single waiter. It is not cancelled
+-- ARGV[3]    <how> <mode> <keep> <wants>. how: publish or spublish. The wants are the number of permits for each waiter, separated by commas;
+--            in mode 1 of all waiters of the process, which gets a place in line for refused wants, or none if all are granted; in mode 0 they
+--            are a single try; in mode 2 the request is cancelled. keep: for so many ms permits are kept for a process that was told to look
+-- ARGV[4]    the semaphore's channel
 --
+-- Reply free      a number alone: the request was one of a number alone, and all of it was done
 -- Reply result    <free>|<again>|0|<done>|<which>||: the number of free permits; if a want was refused, the ms until the next try, else -1,
 --                 and 0 in a repeat; the result of the change: 1 or 0, or the number drained; the granted wants, counted from 1. It is one
 --                 text, because Redis takes longer for each table
@@ -24,7 +27,7 @@
 --
 -- The change never removes the expiry of a counter.
 --
--- The record ends two minutes and a second after the last request, because calls are cancelled for a minute. The keys of the line
+-- The record ends two minutes and one or two seconds after the last request, because calls are cancelled for a minute. The keys of the line
 -- end soon after the last process in line should have asked, which is within a minute.
 --
 -- Redis does not roll back a failed script. So each key is read before anything is written, and the record and the number of permits are
@@ -33,29 +36,20 @@
 local length = KEYS[3] and redis.call('zcard', KEYS[3])
 
 -- Usually nobody is in line, and a call that gives or wants is served at once. Each call creates the functions below anew, which takes longer
--- than all of this. Here the record is read as it is written. Whatever else may be is left to the rest, as it was.
-local n, want = ARGV[2] == '0' and 0 or tonumber(ARGV[2]), ARGV[4] == '' and 0 or tonumber(ARGV[4])
-local gives = want == 0 and n and n ~= 0
-if length == 0 and string.byte(ARGV[3]) ~= 50 -- the mode 2
-  and (gives or n == 0 and want and want > 0 and (tonumber(redis.call('get', KEYS[1]) or '') or 0) >= want) then
-  local result = gives and '1|||' or '1|1||'
-  local before = redis.pcall('set', KEYS[2], ARGV[1] .. (gives and '|0|' or '|' .. ARGV[4] .. '|') .. result, 'px', '121000', 'get')
-  if type(before) ~= 'table' then
-    local last = tonumber(string.match(before or '', '^%d*')) or 0
-    local free = last < tonumber(ARGV[1]) and redis.pcall('incrby', KEYS[1], gives and ARGV[2] or '-' .. ARGV[4])
+-- than all of this. Whatever else may be is left to the rest, as it was.
+local sign = string.byte(ARGV[2]) -- 45 is a minus, and letters come behind the digits
+if length == 0 and sign < 58 and (sign > 45 or (tonumber(redis.call('get', KEYS[1]) or '') or 0) + ARGV[2] >= 0) then
+  -- include first
+  local isFirst, before = first(KEYS[2], ARGV[1])
+  if isFirst then
+    local free = redis.pcall('incrby', KEYS[1], ARGV[2])
     if type(free) == 'number' then
-      if gives and n > 0 and free > 0 then
-        local how, channel = string.match(ARGV[3], '^%d (%a+) %d+ (.*)$')
-        redis.pcall(how, channel, string.format('%d', free)) -- as announce
+      if sign > 45 and free > 0 then
+        redis.pcall(string.byte(ARGV[3]) == 115 and 'spublish' or 'publish', ARGV[4], string.format('%d', free)) -- as announce
       end
-      result = string.format('%d|-1|0|', free) .. result
-      return result
+      return free
     end
-    if before then
-      redis.call('set', KEYS[2], before, 'px', '121000')
-    else
-      redis.pcall('del', KEYS[2]) -- it says nothing
-    end
+    undo(KEYS[2], before)
   end
 end
 
@@ -66,14 +60,14 @@ if foreign then
   return foreign
 end
 local line = open({
-  counter = KEYS[1], recorded = KEYS[2], queue = KEYS[3], requests = KEYS[4], ends = KEYS[5], free = free, exists = exists,
+  counter = KEYS[1], recorded = KEYS[2], queue = KEYS[3], requests = KEYS[4], ends = KEYS[5], channel = ARGV[4], free = free, exists = exists,
   record = texts[2], request = ARGV[1], length = length or 0, now = 0, total = math.huge, soon = math.huge, change = 0, sum = 0,
   wants = {}, which = {}, rest = {},
 }, ARGV[3])
 
 local done, sum, granted = recalled(line)
 if not done then
-  done = change(line, ARGV[2])
+  done = sign == 45 and 1 or change(line, ARGV[2])
 elseif sum and line.cancelled then
   add(line, sum)
 else
@@ -81,7 +75,7 @@ else
 end
 
 if not line.cancelled then
-  line.wants = numbers_of(ARGV[4])
+  line.wants = numbers_of(line.asked)
 end
 serve(line)
 add(line, -line.sum)

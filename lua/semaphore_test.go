@@ -137,6 +137,36 @@ const look = "? 0"
 func (s sem) ends() string { return s.queue + ":ends" }
 
 // A release notifies exactly the waiters for which permits are free, in order, and nobody behind one that wants more.
+// The record of a call that is all done gets its expiry once in a second of the process.
+func TestSemaphoreRecordExpires(t *testing.T) {
+	t.Parallel()
+	s := sharedSem(t)
+	record := s.requests + ":" + client(1)
+	call := func(number int64) time.Duration {
+		t.Helper()
+		s.numbers[1] = number - 1
+		a := s.request(1)
+		a.N = 1
+		s.use(a)
+		left, err := s.rdb.Do(t.Context(), s.rdb.B().Pttl().Key(record).Build()).AsInt64()
+		require.NoError(t, err)
+		return time.Duration(left) * time.Millisecond
+	}
+	shorten := func() {
+		t.Helper()
+		require.NoError(t, s.rdb.Do(t.Context(), s.rdb.B().Pexpire().Key(record).Milliseconds(time.Minute.Milliseconds()).Build()).Error())
+	}
+	isNew := func(left time.Duration) bool { return left > time.Minute && left <= 122*time.Second }
+	require.True(t, isNew(call(1)))
+	shorten()
+	require.True(t, call(999) <= time.Minute)
+	require.True(t, isNew(call(1000)))
+	shorten()
+	require.True(t, call(1001) <= time.Minute)
+	require.NoError(t, s.rdb.Do(t.Context(), s.rdb.B().Del().Key(record).Build()).Error())
+	require.True(t, isNew(call(1002)))
+}
+
 func TestSemaphoreWakesWhoFits(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, l lab, sharded bool) {

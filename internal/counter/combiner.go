@@ -115,10 +115,6 @@ func (b *combiner) run() {
 
 // step does what is next, or waits for that. It returns false at the end.
 func (b *combiner) step() bool {
-	select { // everything queued so far is seen here
-	case <-b.more:
-	default:
-	}
 	if b.m.Client.Calls.IsClosed() {
 		b.letAll(b.waiters, b.m.Client.Errors.Closed)
 	}

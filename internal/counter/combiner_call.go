@@ -214,6 +214,9 @@ func (b *combiner) end() {
 // args returns the arguments of a new request.
 func (m Counter) args() lua.PermitsArgs {
 	c := m.Client
+	if last, now := m.of.requests.Load(), time.Since(m.of.began).Milliseconds(); last < now {
+		m.of.requests.CompareAndSwap(last, now) // unless another call has just done so
+	}
 	args := lua.PermitsArgs{SemaphoreArgs: lua.SemaphoreArgs{
 		Semaphore: lua.Semaphore{
 			Name: m.Key, Requests: kinds.SemaphoreRequests(m.Key), Publish: lua.Publish(c.KnownChannel(m.Lock)),

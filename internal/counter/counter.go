@@ -26,8 +26,9 @@ type Counter struct {
 // Counters are a Client's semaphores and latches.
 type Counters struct {
 	engine   *tenure.Client
-	own      sync.Map     // of a permit's id: the *heldPermit, if this process holds it
-	requests atomic.Int64 // numbers the calls
+	own      sync.Map // of a permit's id: the *heldPermit, if this process holds it
+	began    time.Time
+	requests atomic.Int64 // the number of the last call: not below the ms since then, see lua.SemaphoreArgs
 
 	mu        sync.Mutex // guards the following and all that is reachable from it; the left calls' and the hub's are taken under it
 	combiners map[combinerKey]*combiner
@@ -36,7 +37,7 @@ type Counters struct {
 
 // New returns the counters of the engine's Client.
 func New(c *tenure.Client) *Counters {
-	return &Counters{engine: c, combiners: make(map[combinerKey]*combiner)}
+	return &Counters{engine: c, began: time.Now(), combiners: make(map[combinerKey]*combiner)}
 }
 
 // Get returns the counter with that key. name is the user's name for it.

@@ -325,8 +325,8 @@ func (r *countRun) end() {
 	r.t.Logf("%d processes, calls: %v, failed: %v", r.number, r.done, r.doubts)
 }
 
-// countRecord is the longest expiry of a record of calls, that of a semaphore. A latch's record expires a second sooner.
-const countRecord = 121 * time.Second
+// countRecord is the longest expiry of a record of calls, that of a semaphore. A latch's record expires two seconds sooner.
+const countRecord = 122 * time.Second
 
 // Counters under random faults, while processes are killed. Each permit is taken and given back once, and only killed
 // processes lose permits of a plain semaphore. Each countdown counts once, and no Await returns early. All calls return,

@@ -212,9 +212,9 @@ func (r countRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 	}
 	n, _ := strconv.Atoi(words[2])
 	keys, args := words[3:3+n], words[3+n:]
-	// A latch's arguments are client, number, ms, count, and how and where to publish; a look has none. Those of a semaphore are request,
-	// change, mode, and wants.
-	changes := latch && len(args) == 6 || !latch && args[1] != "0" && args[3] == ""
+	// A latch's arguments are client, number, ms, count, and how and where to publish; a look has none. Those of a semaphore are in
+	// lua/semaphore.lua.
+	changes := latch && len(args) == 6 || !latch && args[1] != "add 0" && wantsOf(args) == ""
 	switch {
 	case r.sabotage == countNever && changes && r.log.forges(5):
 		if latch {
@@ -226,7 +226,9 @@ func (r countRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 			args[0] += ":again" // like the call of another Client
 		} else {
 			keys[1] += ":again"
-			args[2] = "0" + args[2][1:] // mode: without a wait
+			how := strings.Fields(args[2])
+			how[1] = "0" // mode: without a wait
+			args[2] = strings.Join(how, " ") + " "
 		}
 		again := r.B().Arbitrary(words[:3]...).Keys(keys...).Args(args...).Build()
 		if err := r.Client.Do(ctx, again).Error(); err != nil {
@@ -238,13 +240,16 @@ func (r countRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 	case r.sabotage != countBelief || result.Error() != nil:
 	case latch && len(args) == 0 && r.log.forges(5):
 		return r.say(ctx, "0")
-	case !latch && args[3] != "":
+	case !latch && wantsOf(args) != "":
 		if granted, ok := grantedOf(result); ok && granted == "" && r.log.forges(5) {
 			return r.say(ctx, "0|-1|0|1|1||")
 		}
 	}
 	return result
 }
+
+// wantsOf returns the wants in a call of a semaphore.
+func wantsOf(args []string) string { return args[2][strings.LastIndexByte(args[2], ' ')+1:] }
 
 // say has Redis reply with a text.
 func (r countRedis) say(ctx context.Context, reply string) rueidis.RedisResult {

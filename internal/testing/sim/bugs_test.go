@@ -81,6 +81,7 @@ func TestBugsAreFound(t *testing.T) {
 		{"a writer's ticket works twice", ReadWrite, "redis.call('hdel', lock, ticket)\nif ttl", "if ttl", "the second one that has adopted", takenAlong},
 		{"a writer raises no token", ReadWrite, "token = raise(fence)\nelse", "token = tonumber(redis.call('get', fence) or 7)\nelse", "after token", calm},
 		{"a repeat of a lost call takes and gives once more", Semaphore, "local done, sum, granted = recalled(line)", "local done, sum, granted", "permits", lossy},
+		{"a repeat of a lost call that was all done gives once more", Semaphore, "if last >= now then", "if false then", "permits", lossy},
 		{"one permit too many is taken", Semaphore, "if not stops and want <= free - sum then", "if not stops and want <= free - sum + 1 then", "permits are free", lossy},
 		{"a release wakes nobody", Semaphore, "local heard = redis.pcall(line.how, ear_of(line, client), look_message(ms))", "local heard = 1", "(G4)", calm},
 		// As before places in line were timed: one process is asked to look after a gone one, a place has no end, and whoever wants many is
