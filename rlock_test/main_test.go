@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -142,7 +143,7 @@ func waiting(t testing.TB) (n int) {
 func noCalls(t testing.TB) {
 	t.Helper()
 	if redistest.IsVirtual(t) {
-		redistest.Settle(t)
+		synctest.Wait()
 		return
 	}
 	redistest.Eventually(t, testTimeout, func() bool { return redistest.Goroutines(engine, counters) == 0 }, "background work must end")

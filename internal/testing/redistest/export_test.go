@@ -4,6 +4,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"testing"
 )
 
 // GuardOf returns the guard address that takePort listens on for the port of a server or proxy.
@@ -34,4 +35,10 @@ func ProxyGoroutines() int {
 		}
 	}
 	return n
+}
+
+// InBothWorlds makes tb the test of a bubble that also runs on real servers.
+func InBothWorlds(tb testing.TB) {
+	worlds.Store(tb, &world{alsoReal: true})
+	tb.Cleanup(func() { worlds.Delete(tb) })
 }

@@ -2,6 +2,7 @@ package redistest_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -119,7 +120,7 @@ type fatal struct {
 
 func (f *fatal) Helper() {}
 func (f *fatal) Fatal(args ...any) {
-	f.msg = args[0].(error).Error()
+	f.msg = fmt.Sprint(args...)
 	panic(f)
 }
 

@@ -59,7 +59,7 @@ func stopShared() {
 }
 
 // Shared returns the address of a plain server that all tests of this binary may use at the same time: RLOCK_TEST_ADDR, or a server started
-// on first use.
+// on first use. A test of the virtual world has its own.
 //
 // Tests use keys from Name to avoid collisions, and leave the server unchanged: no FLUSHALL, CONFIG SET, SCRIPT FLUSH, or counts of all
 // commands. A test that needs those uses Start.
@@ -68,6 +68,10 @@ func Shared(tb testing.TB) string {
 	if w := worldOf(tb); w != nil {
 		w.once.Do(func() { w.shared = Start(tb) })
 		return w.shared.Addr()
+	}
+	start, _ := alone.Load(tb)
+	if start, ok := start.(func() *Server); ok {
+		return start().Addr()
 	}
 	if addr := os.Getenv("RLOCK_TEST_ADDR"); addr != "" {
 		return addr

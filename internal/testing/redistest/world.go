@@ -20,33 +20,47 @@ import (
 // servers in memory. [Start], [Shared], [StartProxy], [Dial], [Via] and [Eventually] work as in the real world, and so does everything made
 // of them; deployments of several real servers don't exist there.
 //
-// The test binary must import package rlocktest, whose server it is. With RLOCK_TEST_WORLD=real the test runs on real servers.
+// The test binary must import package rlocktest, whose server it is. With RLOCK_TEST_WORLD=real the test runs on real servers. In
+// either world, [Shared] is a server of its own.
 //
 // A test that leaves a goroutine behind fails.
 func Virtual(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	if realWorld {
 		Parallel(t)
+		alone.Store(t, sync.OnceValue(func() *Server { return Start(t) }))
+		t.Cleanup(func() { alone.Delete(t) })
 		test(t)
 		return
 	}
-	OnlyVirtual(t, "", test)
+	inMemory(t, &world{alsoReal: true}, test)
 }
 
-// RunVirtual runs a subtest in the virtual world.
+// RunVirtual runs a subtest in the virtual world. On real servers, those of all tests run beside each other.
 func RunVirtual(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()
+	if test := t.Name(); realWorld && !inParallel(test) && !strings.Contains(test, "/") { // a group ends before its test goes on
+		Parallel(t)
+	}
 	t.Run(name, func(t *testing.T) { Virtual(t, test) })
 }
 
-// OnlyVirtual is [Virtual] for a test that real servers can't pass, and says why: it needs exact times, or waits for long.
-func OnlyVirtual(t *testing.T, _ string, test func(t *testing.T)) {
+// OnlyVirtual is [Virtual] for a test that real servers can't pass, and says why: it needs exact times, or waits for long. With
+// RLOCK_TEST_WORLD=real it is left out.
+func OnlyVirtual(t *testing.T, why string, test func(t *testing.T)) {
+	t.Helper()
+	if realWorld {
+		t.Skip("only in the virtual world: " + why) //nolint:forbidigo // the command leaves it out
+	}
+	inMemory(t, &world{}, test)
+}
+
+func inMemory(t *testing.T, w *world, test func(t *testing.T)) {
 	t.Helper()
 	if inParallel(t.Name()) {
 		t.Error("redistest: a bubble has one P, so the real tests that run beside it would starve: don't call Parallel")
 	}
 	bubble.Test(t, func(t *testing.T) {
-		w := &world{}
 		worlds.Store(t, w)
 		t.Cleanup(func() { worlds.Delete(t) })
 		test(t)
@@ -61,14 +75,17 @@ var realWorld = os.Getenv("RLOCK_TEST_WORLD") == "real"
 // IsVirtual reports whether a test runs in the virtual world.
 func IsVirtual(tb testing.TB) bool { return worldOf(tb) != nil }
 
-// Settle waits, in the virtual world, until nothing happens any more before some time has passed.
+// Settle waits until nothing happens any more before some time has passed. Only a test of [OnlyVirtual] can know that.
 func Settle(tb testing.TB) {
 	tb.Helper()
-	if !IsVirtual(tb) {
-		tb.Fatal("redistest: only in the virtual world is it known that nothing happens")
+	if w := worldOf(tb); w == nil || w.alsoReal {
+		tb.Fatal("redistest: on real servers, where this test runs too, it is not known that nothing happens: call OnlyVirtual, or wait for something")
 	}
 	synctest.Wait()
 }
+
+// alone has the function that starts the server of each test of the virtual world that runs in the real one, by its testing.TB.
+var alone sync.Map
 
 // worlds has the world of each test in a bubble, by its testing.TB.
 var worlds sync.Map
@@ -76,6 +93,8 @@ var worlds sync.Map
 // world is what a test in the virtual world has instead of a machine.
 type world struct {
 	memnet.Net
+
+	alsoReal bool // the test runs in the real world, too
 
 	once   sync.Once
 	shared *Server
