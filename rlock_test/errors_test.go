@@ -71,7 +71,7 @@ func TestRefusalOfOneself(t *testing.T) {
 				require.ErrorAs(t, err, &refusal)
 				require.Contains(t, l[1].Name(), refusal.Name)
 				require.NotEmpty(t, refusal.Holder)
-				require.ErrorContains(t, err, ", with "+refusal.TTL.String()+" left")
+				require.ErrorContains(t, err, ", with "+refusal.TTL.Round(time.Millisecond).String()+" left")
 				said := "held by " + refusal.Holder
 				if row.self {
 					said = "held by this client as " + refusal.Holder

@@ -85,7 +85,7 @@ func TestExport(t *testing.T) {
 				require.True(t, strings.HasPrefix(owners[0], b.ID()+":000"), owners[0])
 				require.NotContains(t, owners, owner, "an owner field is never used again")
 				require.NotContains(t, ticket, strings.TrimSuffix(strings.TrimPrefix(owners[0], b.ID()+":"), ":write"))
-				require.Equal(t, time.Minute, b.pttl(t, b.name))
+				b.requirePTTL(t, time.Minute)
 				for _, c := range []*rlock.Client{b.Client, other} {
 					err := ofAllKinds(c, b.name)[kind].TryDo(context.Background(), 0, nothing)
 					require.ErrorIs(t, err, rlock.ErrNotAcquired)
@@ -101,7 +101,7 @@ func TestExport(t *testing.T) {
 				next := adopted(t, adopter, ticket)
 				defer func() { _ = next.unlock() }()
 				require.Equal(t, []string{rlock.Owner(next.ctx)}, b.ownersOf(t))
-				require.Equal(t, rlock.DefaultWatchdogTimeout, b.pttl(t, b.name), "the hold has an ordinary lease")
+				b.requirePTTL(t, rlock.DefaultWatchdogTimeout) // an ordinary lease
 				nextToken, _ := rlock.FencingToken(next.ctx, b.name)
 				require.Equal(t, fenced, nextToken > token)
 				same, _ := ofAllKinds(adopter, b.name)[kind].FencingToken(next.ctx)

@@ -30,6 +30,17 @@ func (b fixture) pttl(t testing.TB, name string) time.Duration {
 	return time.Duration(n) * time.Millisecond
 }
 
+// requirePTTL requires that the lock's lease has just begun: exactly in the virtual world.
+func (b fixture) requirePTTL(t testing.TB, want time.Duration) {
+	t.Helper()
+	if left := b.pttl(t, b.name); redistest.IsVirtual(t) {
+		require.Equal(t, want, left)
+	} else {
+		require.LessOrEqual(t, left, want)
+		require.Positive(t, left)
+	}
+}
+
 // watch collects the key's remaining time for a while.
 func (b fixture) watch(t testing.TB, name string, d time.Duration) (ttls []time.Duration) {
 	t.Helper()

@@ -88,13 +88,14 @@ func TestPermitsByMessageBesideOutsiders(t *testing.T) {
 		held := acquire(t, b.PermitSemaphore(b.name, rlock.WithLease(time.Hour)), 1)
 		proxy := redistest.StartProxy(t, redistest.Shared(t))
 		b.permitAsync(t, newClient(t, redistest.Dial(t, proxy.Addr())).PermitSemaphore(b.name), 1)
+		before := b.subscribers(t, semaphoreChannel(b.name))
 		outside := newClient(t, b.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}})
 		got := async(func() error {
 			_, _, err := outside.PermitSemaphore(b.name).Acquire(context.Background())
 			return err
 		})
+		redistest.Eventually(t, testTimeout, func() bool { return b.subscribers(t, semaphoreChannel(b.name)) > before }, "it listens")
 		redistest.Eventually(t, testTimeout, func() bool { return outside.Stats().Waiting == 1 }, "it waits")
-		noCalls(t)
 		proxy.BlackHole(true)
 		require.NoError(t, held.permit.Release())
 		require.NoError(t, within(t, got, wakeTimeout))

@@ -140,7 +140,7 @@ func TestWaitersAtMaxclients(t *testing.T) {
 func TestWaitersWithASilentConnection(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
 		for name, mod := range map[string]func(*rueidis.ClientOption){
-			"RESP3": func(*rueidis.ClientOption) {}, "RESP2": func(o *rueidis.ClientOption) { o.AlwaysRESP2 = true },
+			"RESP3": protocol(false), "RESP2": protocol(true),
 		} {
 			c, proxy, b := behindProxy(t, mod)
 			proxy.OnRequest(redistest.Each("SUBSCRIBE", redistest.Drop))
