@@ -51,7 +51,10 @@ INTEROPFLAGS    ?= -race -count=1 -parallel=64 -timeout=30m
 
 # The servers of test-servers, see rlock_test/servers.sh.
 SERVERS      ?= installed redis-6.2 redis-8.2 redis-newest valkey-8.1 valkey-9.1 redict haproxy
-SERVERSFLAGS ?= -count=1 -parallel=8 -timeout=30m
+SERVERSFLAGS ?= $(REALFLAGS)
+
+# Of the virtual world's tests on real servers. -parallel: they have the leases and patience of users, not those of the other tests on real servers.
+REALFLAGS    ?= -vet=off -shuffle=on -count=1 -parallel=8 -timeout=30m -ldflags=-w
 
 # The fault tests. SEED replays a run, DURATION lengthens the random parts. The load tests have too many goroutines for the race
 # detector, and take most of the time: CI runs all others, from a fixed seed.
@@ -110,7 +113,7 @@ oldest: redis-server ## vet all modules, and test what depends on Go's version, 
 	TESTFLAGS='$(TESTFLAGS)' $(RARE_GC) .ci/oldest $(TESTED) $(SIM) $(EXAMPLES)
 
 test-real: redis-server ## the tests of the virtual world on real servers and in real time, see docs/internals/testing.md
-	RLOCK_TEST_WORLD=real $(GO) test $(TESTFLAGS) ./rlock_test
+	RLOCK_TEST_WORLD=real $(GO) test $(REALFLAGS) ./rlock_test
 
 examples: redis-server postgres c-compiler ## run the examples as processes, and check what they print
 	cd $(EXAMPLES) && $(GO) vet ./... && $(RACE) $(GO) test $(RACEFLAGS) ./...

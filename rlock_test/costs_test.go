@@ -92,27 +92,29 @@ func TestCostsOfSemaphores(t *testing.T) {
 // TestCostsOfWriters compares writers of several processes, which always want the lock, with docs/locks.md.
 func TestCostsOfWriters(t *testing.T) {
 	for _, processes := range []int{4, 8} {
-		redistest.RunVirtual(t, fmt.Sprint(processes), func(t *testing.T) {
-			s := redistest.Start(t)
-			rdb := s.Client(t)
-			before := redistest.Commands(t, rdb)
-			const each = 200
-			var all sync.WaitGroup
-			for range processes {
-				m := newClient(t, s.Client(t)).RWMutex("writers").Write()
-				all.Go(func() {
-					for range each {
-						assert.NoError(t, m.Do(context.Background(), func(context.Context) error {
-							sleep(time.Millisecond)
-							return nil
-						}))
-					}
-				})
-			}
-			all.Wait()
-			perSection := float64(redistest.Commands(t, rdb)["evalsha"]-before["evalsha"]) / float64(processes*each)
-			t.Logf("%.2f commands per section", perSection)
-			require.Less(t, perSection, 3.0)
+		t.Run(fmt.Sprint(processes), func(t *testing.T) {
+			redistest.OnlyVirtual(t, "how many share a turn depends on the speed of the machine", func(t *testing.T) {
+				s := redistest.Start(t)
+				rdb := s.Client(t)
+				before := redistest.Commands(t, rdb)
+				const each = 200
+				var all sync.WaitGroup
+				for range processes {
+					m := newClient(t, s.Client(t)).RWMutex("writers").Write()
+					all.Go(func() {
+						for range each {
+							assert.NoError(t, m.Do(context.Background(), func(context.Context) error {
+								sleep(time.Millisecond)
+								return nil
+							}))
+						}
+					})
+				}
+				all.Wait()
+				perSection := float64(redistest.Commands(t, rdb)["evalsha"]-before["evalsha"]) / float64(processes*each)
+				t.Logf("%.2f commands per section", perSection)
+				require.Less(t, perSection, 3.0)
+			})
 		})
 	}
 }

@@ -198,8 +198,8 @@ func TestUnlockLeftBeforeAReentryIsAnswered(t *testing.T) {
 // open.
 func TestLevelsDecideOnRenewal(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		const lease, holds, turns = 4 * time.Second, 50, 300
-		b := newFixture(t, rlock.Options{WatchdogTimeout: time.Second})
+		const watchdog, lease, holds, turns = 5 * shortWatchdog, 6 * shortWatchdog, 50, 300
+		b := newFixture(t, rlock.Options{WatchdogTimeout: watchdog})
 		var last [holds]lockResult
 		began := time.Now()
 		for i, name := range numbered(b.name, holds) {

@@ -281,17 +281,19 @@ func TestExportAfterAFailedReader(t *testing.T) {
 			require.ErrorIs(t, read.unlock(), rlock.ErrPending)
 		},
 	} {
-		redistest.RunVirtual(t, name, func(t *testing.T) {
-			r := newProxied(t, rlock.Options{UnlockTimeout: time.Second})
-			write := locked(t, r.RWMutex(r.name).Write())
-			fails(t, r, write)
-			time.AfterFunc(time.Second/2, r.proxy.Release)
-			ticket := ticketOf(t, write.ctx)
-			next := adopted(t, r.other, ticket)
-			require.NoError(t, write.unlock())
-			r.onlyOwner(t, rlock.Owner(next.ctx))
-			require.NoError(t, next.unlock())
-			require.Empty(t, r.fieldsOf(t))
+		t.Run(name, func(t *testing.T) {
+			redistest.OnlyVirtual(t, "an Export has a second for what takes half of it", func(t *testing.T) {
+				r := newProxied(t, rlock.Options{UnlockTimeout: time.Second})
+				write := locked(t, r.RWMutex(r.name).Write())
+				fails(t, r, write)
+				time.AfterFunc(time.Second/2, r.proxy.Release)
+				ticket := ticketOf(t, write.ctx)
+				next := adopted(t, r.other, ticket)
+				require.NoError(t, write.unlock())
+				r.onlyOwner(t, rlock.Owner(next.ctx))
+				require.NoError(t, next.unlock())
+				require.Empty(t, r.fieldsOf(t))
+			})
 		})
 	}
 }

@@ -69,7 +69,7 @@ func TestKindsOfOneNameNest(t *testing.T) {
 // G1, G4: goroutines that want locks of different kinds with the same name exclude each other, and each gets its turn. A waiter does not
 // hear the unlock of another kind, so it asks again when the remaining lease it was given is over.
 func TestKindsOfOneNameExclude(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
+	redistest.OnlyVirtual(t, "a machine may stand still for longer than the leases that are waited for", func(t *testing.T) {
 		b := newFixture(t, rlock.Options{WatchdogTimeout: 2 * rlock.MinWatchdogTimeout})
 		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()

@@ -154,7 +154,7 @@ func TestLingerAndOtherHandles(t *testing.T) {
 // WithLinger needs a time, and queues. TestOptionsInPairs has the options and kinds that it conflicts with.
 func TestLingerRefusesOtherTerms(t *testing.T) {
 	virtual(t, func(t *testing.T, b fixture) {
-		linger := rlock.WithLinger(time.Second)
+		linger := rlock.WithLinger(long)
 		other, third := newClient(t, b.rdb), newClient(t, b.rdb)
 		withoutLines := newClient(t, b.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}})
 		for want, l := range map[string]rlock.Locker{
