@@ -196,6 +196,7 @@ func TestLateGrantIsGivenBackInSilence(t *testing.T) {
 		r.proxy.OnReply(nthScript(1, redistest.Hold))
 		r.proxy.OnRequest(nthScript(2, redistest.Drop))
 		late := lockAsync(t, r.Client.Mutex(r.name, rlock.WithLease(lease)))
+		redistest.Eventually(t, testTimeout, func() bool { return r.proxy.Held() > 0 }, "it has run")
 		sleep(lease)
 		r.proxy.Release()
 		sleep(lease / 2)

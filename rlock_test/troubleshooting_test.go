@@ -69,12 +69,12 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 
 		try("itself", func(t *testing.T, b scene) error {
 			take(t, b.m)
-			_, _, err := b.m.Lock(short(t, time.Second))
+			_, _, err := b.m.Lock(short(t, 5*time.Second))
 			return err
 		})
 		try("another", func(t *testing.T, b scene) error {
 			take(t, newClient(t, b.Client(t)).Mutex("order:42"))
-			_, _, err := b.m.Lock(short(t, time.Second))
+			_, _, err := b.m.Lock(short(t, 5*time.Second))
 			return err
 		})
 		try("at once", func(t *testing.T, b scene) error {
@@ -204,10 +204,10 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 		try("no permits", func(t *testing.T, b scene) error {
 			semaphore := b.c.Semaphore("order:42")
 			answer(semaphore.TrySetPermits(t.Context(), 1)).ok(t)
-			return semaphore.Acquire(short(t, time.Second), 2)
+			return semaphore.Acquire(short(t, 5*time.Second), 2)
 		})
 		try("never set", func(t *testing.T, b scene) error {
-			return b.c.Semaphore("order:42").Acquire(short(t, time.Second), 1)
+			return b.c.Semaphore("order:42").Acquire(short(t, 5*time.Second), 1)
 		})
 		try("too few", func(t *testing.T, b scene) error {
 			return b.c.Semaphore("order:42").Acquire(t.Context(), -1)
@@ -215,7 +215,7 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 		try("not open", func(t *testing.T, b scene) error {
 			latch := b.c.CountDownLatch("order:42")
 			answer(latch.TrySetCount(t.Context(), 3)).ok(t)
-			return latch.Await(short(t, time.Second))
+			return latch.Await(short(t, 5*time.Second))
 		})
 		for what, act := range map[string]func(context.Context, *rlock.Client) error{
 			"text for a latch": func(ctx context.Context, c *rlock.Client) error { return c.CountDownLatch("order:42").CountDown(ctx) },
