@@ -173,7 +173,7 @@ func TestQuorumGivesLateGrantsBack(t *testing.T) {
 					p.Release()
 				}
 				e.awaitVotes(t, 0)
-				require.NoError(t, v.Do(t.Context(), nothing))
+				require.NoError(t, v.handle(rlock.WithWaitForRedis()).Do(t.Context(), nothing))
 				e.awaitVotes(t, 0)
 			})
 		}
