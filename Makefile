@@ -54,7 +54,7 @@ SERVERS      ?= installed redis-6.2 redis-8.2 redis-newest valkey-8.1 valkey-9.1
 SERVERSFLAGS ?= $(REALFLAGS)
 
 # Of the virtual world's tests on real servers. -parallel: they have the leases and patience of users, not those of the other tests on real servers.
-REALFLAGS    ?= -vet=off -shuffle=on -count=1 -parallel=8 -timeout=30m -ldflags=-w
+REALFLAGS    ?= -vet=off -shuffle=on -count=1 -parallel=16 -timeout=30m -ldflags=-w
 
 # The fault tests. SEED replays a run, DURATION lengthens the random parts. The load tests have too many goroutines for the race
 # detector, and take most of the time: CI runs all others, from a fixed seed.

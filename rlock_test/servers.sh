@@ -66,7 +66,8 @@ unpack() {
 sharded='TestShardedPublishOnACluster|TestOutsidersOnACluster|TestReleaseGrantsToTheFirst/cluster|TestCloseLeavesNoGoroutine/close/sharded'
 sharded="$sharded|TestLeavesANodeThatIsCutOff|TestGrantsOnACluster|TestClusterRoutesUnknownForAWhile|TestChannelOfAWaiter"
 sharded="$sharded|TestForbiddenShardedChannel|TestForbiddenRoutes|TestSlotMovesToANewNode|TestSlotMigration|TestClusterMasterKilled"
-sharded="$sharded|TestSemaphoreWakesWhoFits/cluster|TestSemaphoreOutsiders/cluster"
+sharded="$sharded|TestSemaphoreWakesWhoFits/cluster|TestSemaphoreOutsiders/cluster|TestForbiddenOnACluster|TestEarOnACluster"
+sharded="$sharded|TestRoutesBesideANodeThatHangs|TestClose/sharded_channels|TestCommandsInScripts"
 # Only Redis 8.4, Valkey 9 and later move slots by themselves.
 moves='TestAtomic'
 
