@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # redis-py: with Python 3.11, asyncio.timeout() around a loop of commands is mostly not noticed, and the loop goes on
 #
-# Run:      redis.asyncio of redis 8.1.0 with async-timeout 5.0.1 (PyPI), Python 3.11.2 (Debian 12), Redis 8.2.3: a loop of SET NX for a lock that somebody else has,
-#           inside asyncio.timeout(0.1), which is given a second; fifty times. The same with socket_timeout=None.
+# Run:      redis.asyncio of redis 8.1.0 with async-timeout 5.0.1 (PyPI), Python 3.11.2 (Debian 12), Redis 8.2.3: a loop of SET NX for a lock
+#           that somebody else has, inside asyncio.timeout(0.1), which is given a second; fifty times. The same with socket_timeout=None.
 # Guess:    TimeoutError after a tenth of a second, each time: every turn of the loop waits for Redis, and is cancelled there.
 # Seen:     most of the loops go on. With a socket timeout, which is the default, a command is written by asyncio.wait_for, which up to
 #           Python 3.11 returns what is there and drops the cancellation, if both come at once. A timeout cancels once, and that was it.

@@ -23,9 +23,11 @@ done
 at() {
 	port=${nodes[$1]} ask "${@:2}"
 }
-at 0 CLUSTER ADDSLOTSRANGE 0 8191 >>setup.log
-at 1 CLUSTER ADDSLOTSRANGE 8192 16383 >>setup.log
-at 0 CLUSTER MEET 127.0.0.1 "${nodes[1]}" >>setup.log
+{
+	at 0 CLUSTER ADDSLOTSRANGE 0 8191
+	at 1 CLUSTER ADDSLOTSRANGE 8192 16383
+	at 0 CLUSTER MEET 127.0.0.1 "${nodes[1]}"
+} >setup.log
 for node in 0 1; do
 	until [[ $(at "$node" CLUSTER INFO) == *cluster_state:ok*cluster_known_nodes:2* ]]; do
 		sleep 0.1
@@ -131,18 +133,20 @@ done
 at "$old" SPUBLISH unlock before >>setup.log
 sleep 1
 new_id=$(at "$new" CLUSTER MYID)
-at "$new" CLUSTER SETSLOT "$slot" IMPORTING "$(at "$old" CLUSTER MYID)" >>setup.log
-at "$old" CLUSTER SETSLOT "$slot" MIGRATING "$new_id" >>setup.log
-at "$new" CLUSTER SETSLOT "$slot" NODE "$new_id" >>setup.log
-at "$old" CLUSTER SETSLOT "$slot" NODE "$new_id" >>setup.log
-for _ in {1..12}; do
-	sleep 1
-	at "$new" SPUBLISH unlock after >>setup.log
-done
+{
+	at "$new" CLUSTER SETSLOT "$slot" IMPORTING "$(at "$old" CLUSTER MYID)"
+	at "$old" CLUSTER SETSLOT "$slot" MIGRATING "$new_id"
+	at "$new" CLUSTER SETSLOT "$slot" NODE "$new_id"
+	at "$old" CLUSTER SETSLOT "$slot" NODE "$new_id"
+	for _ in {1..12}; do
+		sleep 1
+		at "$new" SPUBLISH unlock after
+	done
+} >>setup.log
 sleep 1
 report() {
 	for client in "${clients[@]}"; do
-		echo "$client:" $(uniq "$client.out")
+		echo "$client: $(uniq "$client.out" | paste -sd " ")"
 	done
 	echo "subscribers at the new node:" "$(at "$new" PUBSUB SHARDNUMSUB unlock | tail -n 1)"
 }
