@@ -2,10 +2,8 @@
 
 -- undo makes the record what it was before.
 local function undo(record, before)
-  if before then
-    redis.call('set', record, before, 'px', '122000')
-  else
-    redis.pcall('del', record) -- it says nothing
+  if before or redis.pcall('del', record) ~= 1 then
+    redis.call('set', record, before or '', 'px', '122000') -- an empty one says nothing
   end
 end
 

@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "42f0d9913ced8c6ec5d9bf6867f8104863bafd31"}
+	permitsScript      = script{Text("permits"), "b640fe876c68cda44b5143b67eed57974de6f959"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
 	permitsLeaseScript = script{Text("permits_lease"), "20de5cdb30a1cf12303bd5b765f354ffc9ec9e9d"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}

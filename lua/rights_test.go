@@ -342,3 +342,18 @@ func TestMissingRightChangesNoCount(t *testing.T) {
 	}
 	require.Greater(t, failures, 100)
 }
+
+// A refused request is not recorded as one that has run, also if the user may delete nothing: it can still be made.
+func TestRefusedRequestIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	p := newPoor(t)
+	s := sem{lab: p.lab, requests: "requests:{" + p.name + "}", numbers: make(map[int]int64)}
+	a := s.request(1)
+	a.N = 2
+	s.must("SET", s.name, "text")
+	err := p.without("del", func(c rueidis.Client) error { _, err := lua.UseSemaphore(t.Context(), c, a); return err })
+	require.ErrorIs(t, err, lua.ErrNoCounter)
+	s.set(1)
+	require.Equal(t, lua.SemaphoreReply{Free: 3, Done: 1}, s.use(a))
+	require.EqualValues(t, 3, s.free())
+}

@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "f26de07ec38ba2c8777ff04658d956608689022d"}
-	semaphoreScript       = script{Text("semaphore"), "27805eb37eeb7399c034201e3e6b53c86fbfdc7d"}
+	semaphoreScript       = script{Text("semaphore"), "7356562b03abd2dd61896546d759861db423409d"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.
