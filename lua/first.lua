@@ -18,7 +18,7 @@ local function first(record, request)
   if last >= now then
     undo(record, before)
     return false
-  elseif last < now - now % 1000 then
+  elseif last < now - now % 1000000 then
     redis.call('set', record, request, 'px', '122000')
   end
   return true, before

@@ -12,7 +12,7 @@ import (
 
 var (
 	semaphoreDeleteScript = script{Text("semaphore_delete"), "f26de07ec38ba2c8777ff04658d956608689022d"}
-	semaphoreScript       = script{Text("semaphore"), "7356562b03abd2dd61896546d759861db423409d"}
+	semaphoreScript       = script{Text("semaphore"), "c06fa013d1a483f3a571f3651fc44f3d8275e3df"}
 )
 
 // MaxWants bounds the requests for permits in one call. A process's other requests wait for its next call.
@@ -63,9 +63,10 @@ type SemaphoreArgs struct {
 	Semaphore
 
 	// Request is the number of this request, higher than those of all earlier requests of the Client for this
-	// semaphore, and after each second by about 1000 or more. A Client makes one after the other: the next when a call was answered or given up. A repeat after a
-	// lost reply has the same number, changes nothing, and gets the same answer, within two minutes of the last one
-	// made. A copy that arrives after another request does nothing.
+	// semaphore, after each second by about a million or more: the record of requests lives on only then. A Client
+	// makes one after the other: the next when a call was answered or given up. A repeat after a lost reply has the
+	// same number, changes nothing, and gets the same answer, within two minutes of when the last one was numbered.
+	// A copy that arrives after another request does nothing.
 	Request int64
 
 	Change Change

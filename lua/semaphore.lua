@@ -7,7 +7,7 @@
 -- KEYS[4]    with a queue: their wants, a hash (see line.lua)
 -- KEYS[5]    with a queue: when their places end, a sorted set
 -- ARGV[1]    request: the number of this call and its repeats, higher than those of all earlier requests in the record; after each second
---            it is higher by about 1000 or more
+--            it is higher by about a million or more
 -- ARGV[2]    the change: a word and a number: add, exists (add if the counter exists), set (if it does not), or drain. A number alone says
 --            that this is all: it is added, and nothing is wanted; or it is below 0, and wanted by a single waiter. It is not cancelled
 -- ARGV[3]    <how> <mode> <keep> <wants>. how: publish or spublish. The wants are the number of permits for each waiter, separated by commas;
@@ -27,7 +27,7 @@
 --
 -- The change never removes the expiry of a counter.
 --
--- The record ends two minutes and one or two seconds after the last request, because calls are cancelled for a minute. The keys of the line
+-- The record ends two minutes and one to two seconds after the last request, because calls are cancelled for a minute. The keys of the line
 -- end soon after the last process in line should have asked, which is within a minute.
 --
 -- Redis does not roll back a failed script. So each key is read before anything is written, and the record and the number of permits are

@@ -136,7 +136,6 @@ const look = "? 0"
 // ends returns the key of the times at which places end.
 func (s sem) ends() string { return s.queue + ":ends" }
 
-// A release notifies exactly the waiters for which permits are free, in order, and nobody behind one that wants more.
 // The record of a call that is all done gets its expiry once in a second of the process.
 func TestSemaphoreRecordExpires(t *testing.T) {
 	t.Parallel()
@@ -159,14 +158,15 @@ func TestSemaphoreRecordExpires(t *testing.T) {
 	isNew := func(left time.Duration) bool { return left > time.Minute && left <= 122*time.Second }
 	require.True(t, isNew(call(1)))
 	shorten()
-	require.True(t, call(999) <= time.Minute)
-	require.True(t, isNew(call(1000)))
+	require.True(t, call(999_999) <= time.Minute)
+	require.True(t, isNew(call(1_000_000)))
 	shorten()
-	require.True(t, call(1001) <= time.Minute)
+	require.True(t, call(1_000_001) <= time.Minute)
 	require.NoError(t, s.rdb.Do(t.Context(), s.rdb.B().Del().Key(record).Build()).Error())
-	require.True(t, isNew(call(1002)))
+	require.True(t, isNew(call(1_000_002)))
 }
 
+// A release notifies exactly the waiters for which permits are free, in order, and nobody behind one that wants more.
 func TestSemaphoreWakesWhoFits(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, l lab, sharded bool) {

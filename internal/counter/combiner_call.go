@@ -17,7 +17,7 @@ type request struct {
 	change  *counterChange
 	waiters []*counterWaiter
 	args    lua.PermitsArgs
-	sent    time.Time // the first time
+	sent    time.Time // for the first time, or just before
 	ran     bool      // it may have run, though it was not answered
 }
 
@@ -47,7 +47,7 @@ func (b *combiner) call() {
 
 // next puts together the next request. The values are for its commands.
 func (b *combiner) next() (values context.Context) {
-	b.last = request{args: b.m.args()}
+	b.last = request{sent: time.Now(), args: b.m.args()} // in this order: it is repeated for a minute, and its record lives two from its number on
 	r, args := &b.last, &b.last.args
 	front, _ := b.front() // first come, first served
 	r.waiters = slices.Clone(front)
@@ -83,7 +83,6 @@ func (b *combiner) send(values context.Context) (reply counterReply, err error) 
 		_ = m.Mark()
 	}
 	again := calls.Retry{Least: calls.MinTries}
-	r.sent = time.Now()
 	for {
 		reply, err = m.use(c.Calls.Context(values), r.args)
 		c.Calls.Answered(m.Slot(), err)
@@ -214,15 +213,12 @@ func (b *combiner) end() {
 // args returns the arguments of a new request.
 func (m Counter) args() lua.PermitsArgs {
 	c := m.Client
-	if last, now := m.of.requests.Load(), time.Since(m.of.began).Milliseconds(); last < now {
-		m.of.requests.CompareAndSwap(last, now) // unless another call has just done so
-	}
 	args := lua.PermitsArgs{SemaphoreArgs: lua.SemaphoreArgs{
 		Semaphore: lua.Semaphore{
 			Name: m.Key, Requests: kinds.SemaphoreRequests(m.Key), Publish: lua.Publish(c.KnownChannel(m.Lock)),
 			Client: c.ID + m.Kind.Beside, Keep: c.GrantLease,
 		},
-		Request: m.of.requests.Add(1),
+		Request: m.of.number(),
 	}}
 	if m.Kind.Permits && m.SeesProcesses() {
 		args.Queue = m.Queue

@@ -28,7 +28,7 @@ type Counters struct {
 	engine   *tenure.Client
 	own      sync.Map // of a permit's id: the *heldPermit, if this process holds it
 	began    time.Time
-	requests atomic.Int64 // the number of the last call: not below the ms since then, see lua.SemaphoreArgs
+	requests atomic.Int64 // the number of the last call
 
 	mu        sync.Mutex // guards the following and all that is reachable from it; the left calls' and the hub's are taken under it
 	combiners map[combinerKey]*combiner
@@ -38,6 +38,18 @@ type Counters struct {
 // New returns the counters of the engine's Client.
 func New(c *tenure.Client) *Counters {
 	return &Counters{engine: c, began: time.Now(), combiners: make(map[combinerKey]*combiner)}
+}
+
+// number returns a number for a call: at least the microseconds since the beginning. A Client makes fewer than a million calls a second, so
+// after each second it is higher by a million, see lua.SemaphoreArgs.
+func (all *Counters) number() int64 {
+	for {
+		last := all.requests.Load()
+		n := max(last+1, time.Since(all.began).Microseconds())
+		if all.requests.CompareAndSwap(last, n) {
+			return n
+		}
+	}
 }
 
 // Get returns the counter with that key. name is the user's name for it.

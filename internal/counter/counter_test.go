@@ -10,6 +10,7 @@ import (
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/tenure"
+	"github.com/go-rlock/rlock/internal/testing/bubble"
 	"github.com/go-rlock/rlock/internal/testing/enginetest"
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/internal/testing/require"
@@ -133,4 +134,27 @@ func TestCountersAfterAnOutage(t *testing.T) {
 	require.Equal(t, 1, len(b.changes))
 	left := b.changes[0]
 	require.True(t, b.add(context.Background(), lua.Add, 1) == left && left.n == 2 && !left.over && left.goesOn)
+}
+
+// The scripts set a record's expiry anew after each second, which they see by the numbers: also after a second with very many requests, and
+// while others are numbered. A request counts as sent when it has its number: one that was held up after that must not be repeated too late.
+func TestRequestsAreNumberedByTime(t *testing.T) {
+	c := enginetest.Start(t, redistest.Dial(t, redistest.Shared(t)))
+	bubble.Test(t, func(t *testing.T) {
+		all := New(c)
+		m := all.Get("numbered", kinds.Semaphore, "numbered", tenure.Terms{})
+		last := int64(0)
+		for second := range int64(5) {
+			for range 5000 {
+				number := m.args().Request
+				require.Greater(t, number, last)
+				last = number
+			}
+			require.Equal(t, second, last/1_000_000)
+			<-time.After(time.Second)
+		}
+		b := &combiner{m: m}
+		b.next()
+		require.Equal(t, time.Now(), b.last.sent)
+	})
 }
