@@ -10,7 +10,7 @@
 -- KEYS[7]   with a queue: when their places end, a sorted set
 -- ARGV[1]   request: as in semaphore.lua
 -- ARGV[2]   the change: as in semaphore.lua, or the word total and the number of all permits; set is total if the counter does not exist. A
---           number alone says that this is all: at 1 the permit with the only id is returned, at -1 a single waiter wants one with that id
+--           number alone is the whole request: 1, the permit with the only id is returned; -1, a single waiter wants one with that id
 -- ARGV[3]   <how> <mode> <keep> <wants>, as in semaphore.lua. Mode 3 is mode 1 for a single want of one permit, which another process's call
 --           may grant: with the first id, for keep ms, and by a message to this process. Its next call finds that, and sets the lease
 -- ARGV[4]   the semaphore's channel
@@ -18,7 +18,7 @@
 -- ARGV[6]   optional: the first id. As many ids of new permits are here as are wanted, then those of permits to return
 -- ARGV[n]   from 7 on: the other ids
 --
--- Reply free      a number alone: it was at ARGV[2], too, 1, and the permit was returned, and had not expired
+-- Reply free      a number alone: ARGV[2] was 1, and the permit was returned before it had expired
 -- Reply result    <free>|<again>|<more>|<done>|<which>|<slots>|<given>, as in semaphore.lua; more is 1 if more permits have expired, which
 --                 the next call returns; the slots of all granted permits in order; for each permit to return: 1 it was returned, 2 the
 --                 same, but it had expired, 0 it is unknown or listed twice

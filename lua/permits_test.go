@@ -148,6 +148,22 @@ func TestPermitsTakeAndGive(t *testing.T) {
 	})
 }
 
+// A permit keeps its number in a repeat of the call that took it.
+func TestPermitsRepeatHasItsNumber(t *testing.T) {
+	t.Parallel()
+	s := sharedPermits(t)
+	s.set(3)
+	s.take(1, id(1))
+	a := s.request(2)
+	a.Wants, a.IDs = []int64{1}, ids(2, 2)
+	first := s.use(a)
+	require.Equal(t, []int64{1}, first.Slots)
+	again := s.use(a)
+	require.Equal(t, []int{0}, again.Granted)
+	require.Equal(t, first.Slots, again.Slots)
+	s.requirePermits(1, 2)
+}
+
 func TestPermitsForever(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)

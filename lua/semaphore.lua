@@ -8,8 +8,8 @@
 -- KEYS[5]    with a queue: when their places end, a sorted set
 -- ARGV[1]    request: the number of this call and its repeats, higher than those of all earlier requests in the record; after each second
 --            it is higher by about a million or more
--- ARGV[2]    the change: a word and a number: add, exists (add if the counter exists), set (if it does not), or drain. A number alone says
---            that this is all: it is added, and nothing is wanted; or it is below 0, and wanted by a single waiter. It is not cancelled
+-- ARGV[2]    the change: a word and a number: add, exists (add if the counter exists), set (if it does not), or drain. A number alone is
+--            the whole request: so many are added, and nothing is wanted; or, below 0, a single waiter wants them. It is no cancellation
 -- ARGV[3]    <how> <mode> <keep> <wants>. how: publish or spublish. The wants are the number of permits for each waiter, separated by commas;
 --            in mode 1 of all waiters of the process, which gets a place in line for refused wants, or none if all are granted; in mode 0 they
 --            are a single try; in mode 2 the request is cancelled. keep: for so many ms permits are kept for a process that was told to look
