@@ -349,18 +349,21 @@ func TestLeadGoesOnAfterRefusals(t *testing.T) {
 			})
 		}
 	}
-	t.Run("WithMaxWait", func(t *testing.T) {
-		redistest.OnlyVirtual(t, "it waits for a minute", func(t *testing.T) {
-			b := newFixture(t)
-			a := locked(t, b.Mutex(b.name))
-			time.AfterFunc(time.Minute, func() { _ = a.unlock() })
-			require.ErrorIs(t, rlock.Lead(context.Background(), b.Mutex(b.name, rlock.WithMaxWait(time.Second)), leads), led)
-		})
-	})
 	runVirtual(t, "a bad name", func(t *testing.T, b fixture) {
 		require.NoError(t, b.do(t, "SET", b.name, "a text").Error())
 		require.ErrorContains(t, rlock.Lead(context.Background(), b.Mutex(b.name), leads), "not a lock")
 		require.ErrorContains(t, rlock.Lead(context.Background(), b.Mutex(""), leads), "empty")
+	})
+}
+
+// Nor does the longest wait of a handle end it.
+func TestLeadGoesOnAfterMaxWait(t *testing.T) {
+	redistest.OnlyVirtual(t, "it waits for a minute", func(t *testing.T) {
+		b := newFixture(t)
+		a := locked(t, b.Mutex(b.name))
+		time.AfterFunc(time.Minute, func() { _ = a.unlock() })
+		leads := func(context.Context) error { return nil }
+		require.NoError(t, rlock.Lead(context.Background(), b.Mutex(b.name, rlock.WithMaxWait(time.Second)), leads))
 	})
 }
 
