@@ -122,6 +122,24 @@ func TestSlowUnlockTellsOfALoss(t *testing.T) {
 	})
 }
 
+// Nor is a lock that was forced open taken for released because the unlock had to dial. What is wrapped around a client hides whether its
+// connections expire.
+func TestUnlockThatDialsTellsOfALoss(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T) {
+		s := redistest.Start(t)
+		proxy := redistest.StartProxy(t, s.Addr())
+		past := fixture{rdb: s.Client(t), name: redistest.Name(t)}
+		rdb := redistest.Dial(t, proxy.Addr(), func(o *rueidis.ClientOption) { o.PipelineMultiplex, o.AlwaysPipelining = -1, true })
+		c := newClient(t, struct{ rueidis.Client }{rdb})
+		loadScripts(t, c)
+		_, unlock := enter(t, context.Background(), c.Mutex(past.name))
+		past.do(t, "DEL", past.name)
+		proxy.CutAll()
+		sleep(time.Second) // rueidis has noticed
+		require.ErrorIs(t, within(t, async(unlock), testTimeout), rlock.ErrLost)
+	})
+}
+
 // When rueidis closes the connection to the old master, a command under way gets ErrClosing, although it may have run:
 // it counts as a lost reply. Lock succeeds at the new master, and nothing is left at either.
 func TestLockDuringASentinelSwitch(t *testing.T) {

@@ -16,18 +16,6 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Only rueidis's own clients reveal whether their connections have a lifetime. Any other client is treated as if ConnLifetime were set.
-func TestMayRepeat(t *testing.T) {
-	s := redistest.Start(t)
-	life := func(o *rueidis.ClientOption) { o.ConnLifetime = time.Hour }
-	require.False(t, mayRepeat(s.Client(t)))
-	require.True(t, mayRepeat(s.Client(t, life)))
-	require.True(t, mayRepeat(struct{ rueidis.Client }{s.Client(t)}), "it cannot be seen through a wrapper")
-	cl := redistest.StartCluster(t, 3, 0)
-	require.False(t, mayRepeat(cl.Client(t)))
-	require.True(t, mayRepeat(cl.Client(t, life)))
-}
-
 func TestWhatErrorsMean(t *testing.T) {
 	for name, row := range map[string]struct {
 		err              error

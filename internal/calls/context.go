@@ -2,7 +2,6 @@ package calls
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 )
 
@@ -18,8 +17,8 @@ type Context struct {
 	values   context.Context // its values are for wrappers of the client, such as the caller's span
 	done     <-chan struct{}
 
-	repeats bool         // see mayRepeat
-	looks   atomic.Int32 // calls of Err since the last answer
+	repeats bool // see mayRepeat
+	seen    seen // since the last answer, if so
 }
 
 // Context returns the context for a command sent now. It does not end with its caller, because only the answer shows whether to roll back.
@@ -46,17 +45,23 @@ func (s *Contexts) Next(ctx context.Context, c *Calls, deadline time.Time) *Cont
 }
 
 // Deadline returns the deadline of reads and writes.
-func (c *Context) Deadline() (time.Time, bool) { return c.deadline, true }
+func (c *Context) Deadline() (time.Time, bool) {
+	c.sees(askedDeadline)
+	return c.deadline, true
+}
 
 // Value hides package context's own keys, so that the caller's cancellation does not reach the command.
 func (c *Context) Value(key any) any { return context.WithoutCancel(c.values).Value(key) }
 
 // Done is closed by Stop.
-func (c *Context) Done() <-chan struct{} { return c.done }
+func (c *Context) Done() <-chan struct{} {
+	c.sees(askedDone)
+	return c.done
+}
 
 // Err is nil until Done is closed.
 func (c *Context) Err() error {
-	c.looks.Add(1)
+	c.sees(askedErr)
 	select {
 	case <-c.done:
 		return context.Canceled
@@ -65,9 +70,14 @@ func (c *Context) Err() error {
 	}
 }
 
-// Answered is called by package lua between an answer and the next command.
-func (c *Context) Answered() { c.looks.Store(0) }
+func (c *Context) sees(q question) {
+	if c.repeats {
+		c.seen.asked(q)
+	}
+}
 
-// IsRepeated reports whether the command may have run before the run that was answered, or may still run. rueidis looks
-// at Err before it sends a command, so it looked once, unless it sent the command again, or dialled.
-func (c *Context) IsRepeated() bool { return c.repeats && c.looks.Load() > 1 }
+// Answered is called by package lua between an answer and the next command.
+func (c *Context) Answered() { c.seen.Store(int32(unsent)) }
+
+// IsRepeated reports whether the command may have run before the run that was answered, or may still run.
+func (c *Context) IsRepeated() bool { return sending(c.seen.Load()) == sentAgain }
