@@ -87,7 +87,8 @@ func (s *stallLog) between(from, to time.Time) (total time.Duration) {
 }
 
 // Ran returns the time between two moments, the second of which is past, without the time for which the machine stood still. In the virtual
-// world the clock stands still when the machine does.
+// world the clock stands still when the machine does. It is for upper bounds; a lower one is
+// for the time on the clock.
 func Ran(tb testing.TB, from, to time.Time) time.Duration {
 	tb.Helper()
 	took := to.Sub(from)
