@@ -53,7 +53,7 @@ func (b *blocked) Blockers() (all []string) {
 		b.ahead = b.waiter.Exclusive()
 	}
 	shared := reads && b.ahead == nil // then other readers are not in its way
-	for _, t := range b.client.held.of(m.Key) {
+	for t := range b.client.held.of(m.Key) {
 		if t != b.within && (!shared || t.Lock.Kind.Side != lua.Reader) {
 			all = append(all, t.Field())
 		}
@@ -100,7 +100,7 @@ const askAgainAfter = 10 * time.Millisecond
 // Refresh asks Redis for the owners in its way, unless a hold of its own Client excludes all others or it asked just now. Without a reply
 // it keeps the last result.
 func (b *blocked) Refresh() {
-	for _, t := range b.client.held.of(b.lock.Key) {
+	for t := range b.client.held.of(b.lock.Key) {
 		if t.Lock.Kind.Side != lua.Reader {
 			return
 		}
@@ -173,14 +173,13 @@ func (k *heldLocks) remove(h *tenure.Hold) {
 	}
 }
 
-// of returns the tenures of a lock, each once: readers share one.
-func (k *heldLocks) of(key string) (all []*tenure.Tenure) {
+// of returns the tenures of a lock: readers may share one.
+func (k *heldLocks) of(key string) map[*tenure.Tenure]bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	all := make(map[*tenure.Tenure]bool, len(k.all[key])) // there may be many readers
 	for h := range k.all[key] {
-		if !slices.Contains(all, h.Tenure) {
-			all = append(all, h.Tenure)
-		}
+		all[h.Tenure] = true
 	}
 	return all
 }
