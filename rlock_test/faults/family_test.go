@@ -114,6 +114,7 @@ func (f *family) hear(p *workPeer, line string) {
 		f.wrong = append(f.wrong, p.name+": "+rest)
 	case "unreachable":
 		f.unreachable++
+	case "returned": // see drain
 	default:
 		p.said <- line
 	}

@@ -149,7 +149,7 @@ func (b *historyRun) finish() []histReport {
 			return !slices.ContainsFunc(answers[histTally](b.family, "tally"), func(t histTally) bool { return t.Events[handOffs] < 10 })
 		}, func() {})
 	}
-	b.idle(time.Now(), histReturn, "all callers return")
+	b.drain(time.Now(), histReturn, "all callers return")
 	reports := answers[histReport](b.family, "report")
 	b.watched()
 	b.heedStalls(reports)

@@ -94,7 +94,7 @@ func (p *workProcess) answer(what string, value any) {
 // workRole is the main function of a workProcess. Its commands:
 //
 //	go      starts the turns, without an answer
-//	hold    waits for the current turns, stops further ones, and answers "idle"
+//	hold    waits for the current turns, says "returned" when one ends, stops further ones, and answers "idle"
 //	quiet   closes the Clients, which ends all background work, takes new ones, and answers "idle"
 //	each    takes each lock, which must be free, and answers "idle"
 //	tally   answers with the histTally of each Client so far
@@ -143,6 +143,9 @@ func (p *workProcess) work(rng *rand.Rand, turn func()) {
 			return
 		}
 		turn()
+		if p.holding.Load() {
+			p.say("returned")
+		}
 		p.turns.RUnlock()
 		if p.plan.Rest > 0 {
 			sleep(time.Duration(rng.Int64N(2*int64(p.plan.Rest) + 1)))
