@@ -3,9 +3,13 @@ package redistest
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 )
+
+// aWhile is how long a connection may take, where rueidis gives it five seconds: a machine that stands still takes these.
+const aWhile = time.Minute
 
 // Dial returns a client of the server at addr. Several addresses, separated by commas, make a cluster client. Each mod may change the
 // options first. The test's clean-up closes the client.
@@ -17,6 +21,7 @@ func Dial(tb testing.TB, addr string, mod ...func(*rueidis.ClientOption)) rueidi
 func dial(tb testing.TB, opt rueidis.ClientOption, mod []func(*rueidis.ClientOption)) rueidis.Client {
 	tb.Helper()
 	opt.ReadBufferEachConn, opt.WriteBufferEachConn = 16<<10, 16<<10 // half a megabyte each takes the race detector a while
+	opt.Dialer.Timeout = aWhile
 	if w := worldOf(tb); w != nil {
 		w.option(&opt)
 	}
