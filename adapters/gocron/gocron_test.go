@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	rlockgocron "github.com/go-rlock/rlock/adapters/gocron"
+	"github.com/go-rlock/rlock/internal/testing/enginetest"
 	"github.com/go-rlock/rlock/internal/testing/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -292,13 +293,21 @@ func TestElectorRestart(t *testing.T) {
 	})
 }
 
+// newClient returns one whose runs are not skipped because the machine stands still for a second.
+func newClient(t *testing.T, s *redistest.Server, o rlock.Options) *rlock.Client {
+	t.Helper()
+	client, err := rlock.New(s.Client(t), o)
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	enginetest.Patient(client)
+	return client
+}
+
 // NewJob's jobs need the lock, whatever else their options say, and the other jobs of the scheduler do not.
 func TestNewJob(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	client, err := rlock.New(s.Client(t), rlock.Options{})
-	require.NoError(t, err)
-	t.Cleanup(client.Close)
+	client := newClient(t, s, rlock.Options{})
 	_, unlock, err := client.Mutex("x").Lock(t.Context())
 	require.NoError(t, err)
 	locker := rlockgocron.NewLocker(client, time.Millisecond)
@@ -331,9 +340,7 @@ func TestNewJob(t *testing.T) {
 func TestLostLock(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	client, err := rlock.New(s.Client(t), rlock.Options{WatchdogTimeout: watchdog})
-	require.NoError(t, err)
-	t.Cleanup(client.Close)
+	client := newClient(t, s, rlock.Options{WatchdogTimeout: watchdog})
 	locker := rlockgocron.NewLocker(client, time.Millisecond)
 	failed := make(chan error, 10)
 	scheduler, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker), gocron.WithGlobalJobOptions(gocron.WithEventListeners(
@@ -402,9 +409,7 @@ func once() gocron.JobDefinition { return gocron.OneTimeJob(gocron.OneTimeJobSta
 func newScheduler(t *testing.T) (*rlock.Client, gocron.Scheduler, <-chan error) {
 	t.Helper()
 	t.Parallel()
-	client, err := rlock.New(redistest.Start(t).Client(t), rlock.Options{WatchdogTimeout: watchdog})
-	require.NoError(t, err)
-	t.Cleanup(client.Close)
+	client := newClient(t, redistest.Start(t), rlock.Options{WatchdogTimeout: watchdog})
 	failed := make(chan error, 10)
 	scheduler, err := gocron.NewScheduler(gocron.WithGlobalJobOptions(gocron.WithEventListeners(
 		gocron.AfterJobRunsWithError(func(_ uuid.UUID, _ string, err error) { failed <- err }))))
