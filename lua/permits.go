@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "4338a6ceb4bfea28c9d97667ff53932c8baeb55d"}
+	permitsScript      = script{Text("permits"), "8d0965198a6c98e76ec6d26950c71d6c0006b448"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
 	permitsLeaseScript = script{Text("permits_lease"), "20de5cdb30a1cf12303bd5b765f354ffc9ec9e9d"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}

@@ -24,8 +24,9 @@
 --                 same, but it had expired, 0 it is unknown or listed twice
 -- Error FOREIGN   the key holds another text than a number: nothing was changed
 --
--- The script first returns at most 500 expired permits. Redisson does that, too, but ignores slots. So if a slot is too high for the
--- number of all permits, the script looks for slots whose permits are gone.
+-- The script first returns at most 500 expired permits, unless it only returns a live one, and nobody is in line. Redisson does that, too,
+-- when it takes permits, but ignores slots. So if a slot is too high for the number of all permits, the script looks for slots whose permits
+-- are gone.
 --
 -- The clock's millisecond has partly passed. So a permit expires a millisecond later than its lease says: its holder relies on the
 -- whole lease.
@@ -47,9 +48,10 @@ local length = KEYS[5] and redis.call('zcard', KEYS[5])
 local sign = string.byte(ARGV[2]) -- 45 is a minus, and letters come behind the digits
 if length == 0 and sign < 58 then
   local now, id, ends, slot = clock(), ARGV[6], nil, nil
-  if redis.call('zcount', KEYS[3], '-inf', string.format('%d', now)) > 0 then
-    ends = nil -- these must be returned first
-  elseif sign == 45 then
+  if sign ~= 45 then
+    ends = redis.call('zscore', KEYS[3], id)
+    ends = ends and tonumber(ends) > now and ends
+  elseif redis.call('zcount', KEYS[3], '-inf', string.format('%d', now)) == 0 then -- otherwise these must be returned first
     local free, lease = tonumber(redis.call('get', KEYS[1]) or '') or 0, tonumber(ARGV[5])
     local low = free > 0 and redis.call('zcard', KEYS[4]) -- the lowest free slot, if there are no gaps, and none of permits that are gone
     if low and (low < free or low < free + redis.call('zcard', KEYS[3]))
@@ -57,8 +59,6 @@ if length == 0 and sign < 58 then
       slot = string.format('%d', low)
       ends = lease < 0 and '922337203685477' or string.format('%d', math.min(now + lease + 1, 922337203685477))
     end
-  else
-    ends = redis.call('zscore', KEYS[3], id)
   end
   -- include first
   local isFirst, before = false, nil
