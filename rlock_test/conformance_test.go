@@ -16,28 +16,23 @@ import (
 // TestConformance tests G1 to G9, as far as a single lock can show them, for each kind of lock on each deployment.
 func TestConformance(t *testing.T) {
 	redistest.Parallel(t)
-	for name, start := range map[string]func(*testing.T) (deployment, conformance.Kinds){
-		"standalone": func(t *testing.T) (deployment, conformance.Kinds) {
-			return standalone(redistest.Shared(t)), conformance.PlainLock
-		},
-		"RESP2": func(t *testing.T) (deployment, conformance.Kinds) {
-			return standalone(redistest.Shared(t), protocol(true)), conformance.NoKind
-		},
-		"cluster": func(t *testing.T) (deployment, conformance.Kinds) { // TestSentinelAndCluster has renewals
+	for name, start := range map[string]func(*testing.T) deployment{
+		"standalone": func(t *testing.T) deployment { return standalone(redistest.Shared(t)) },
+		"RESP2":      func(t *testing.T) deployment { return standalone(redistest.Shared(t), protocol(true)) },
+		"cluster": func(t *testing.T) deployment {
 			c := redistest.StartCluster(t, 3, 0)
-			return deployment{c.Addrs(), c.Client}, conformance.NoKind
+			return deployment{c.Addrs(), c.Client}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			d, timed := start(t)
-			conform(t, d, timed)
+			conform(t, start(t), conformance.NoKind)
 		})
 	}
 }
 
 // conform tests each kind of lock on a deployment. What is about time is tested with all kinds in memory, by TestConformanceInMemory of
-// rlocktest, and under RLOCK_TEST_WORLD=real.
+// rlocktest, and under RLOCK_TEST_WORLD=real; TestSentinelAndCluster has renewals by real servers, and the fault tests have losses.
 func conform(t *testing.T, d deployment, timed conformance.Kinds) {
 	shared := [2]rueidis.Client{d.dial(t), d.dial(t)} // for all tests without proxies
 	if redistest.RealWorld() {

@@ -23,6 +23,7 @@ var properties = []property{
 	{name: refusedNow, holds: refusedAtOnce},
 	{name: "refused after a wait", holds: refusedAfterAWait},
 	{name: "wake-up", holds: wakeUp},
+	{name: "wake-up in turn", holds: wakeUpInTurn, timed: true},
 	{name: "wake-up here", holds: wakeUpHere},
 	{name: reenters, holds: reentry},
 	{name: refusesReentry, holds: reentryRefused},
@@ -128,16 +129,21 @@ func refusedAfterAWait(t *testing.T, p *place, a, b rlock.Locker) {
 
 // G4: a waiter gets the lock long before the former holder's lease would have ended.
 func wakeUp(t *testing.T, p *place, a, b rlock.Locker) {
+	_, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	waiter := p.lockAndWait(t, b)
+	waiter.stillWaits(t)
+	require.NoError(t, unlock())
+	got := waiter.get(t, longWatchdog/3)
+	require.NoError(t, got.err)
+	require.NoError(t, got.ctx.Err())
+	require.NoError(t, got.unlock())
+}
+
+// The same again with the sides exchanged. After each, the subscriptions end by themselves.
+func wakeUpInTurn(t *testing.T, p *place, a, b rlock.Locker) {
 	for _, l := range [][2]rlock.Locker{{a, b}, {b, a}} {
-		_, unlock, err := l[0].Lock(p.ctx)
-		require.NoError(t, err)
-		waiter := p.lockAndWait(t, l[1])
-		waiter.stillWaits(t)
-		require.NoError(t, unlock())
-		got := waiter.get(t, longWatchdog/3)
-		require.NoError(t, got.err)
-		require.NoError(t, got.ctx.Err())
-		require.NoError(t, got.unlock())
+		wakeUp(t, p, l[0], l[1])
 		p.awaitSilence(t, atMost)
 	}
 }
