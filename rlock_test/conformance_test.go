@@ -15,18 +15,16 @@ import (
 
 // TestConformance tests G1 to G9, as far as a single lock can show them, for each kind of lock on each deployment.
 func TestConformance(t *testing.T) {
+	cluster := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	for name, start := range map[string]func(*testing.T) deployment{
-		"standalone": func(t *testing.T) deployment { return standalone(redistest.Shared(t)) },
-		"RESP2":      func(t *testing.T) deployment { return standalone(redistest.Shared(t), protocol(true)) },
-		"cluster": func(t *testing.T) deployment {
-			c := redistest.StartCluster(t, 3, 0)
-			return deployment{c.Addrs(), c.Client}
-		},
+	for name, d := range map[string]deployment{
+		"standalone": standalone(redistest.Shared(t)),
+		"RESP2":      standalone(redistest.Shared(t), protocol(true)),
+		"cluster":    {cluster.Addrs(), cluster.Client},
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			conform(t, start(t), conformance.NoKind)
+			conform(t, d, conformance.NoKind)
 		})
 	}
 }

@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -260,8 +261,9 @@ func TestConnectOnUseWaits(t *testing.T) {
 
 // A Client that connects late finds out what it is connected to. Handles made before know it.
 func TestConnectOnUseOfDeployments(t *testing.T) {
+	cluster, sentinels := redistest.SharedCluster(t), redistest.SharedSentinel(t)
 	redistest.Parallel(t)
-	s, cluster, sentinels := redistest.Start(t), redistest.StartCluster(t, 3, 0), redistest.StartSentinel(t)
+	s := redistest.Start(t)
 	for name, url := range map[string]string{
 		"a server":  "redis://" + s.Addr(),
 		"a node":    "redis://" + cluster.Addrs()[0],
@@ -273,16 +275,17 @@ func TestConnectOnUseOfDeployments(t *testing.T) {
 			defer c.Close()
 			now := withPatience(t, answer(rlock.Open(patiently(url), unhurried(t))).ok(t))
 			defer now.Close()
+			prefix := redistest.Name(t)
 			var members []rlock.Locker
-			for _, name := range []string{"a", "b", "c", "{d}:1", "{d}:2"} {
-				members = append(members, c.FencedMutex(name))
+			for _, odd := range []string{"%s:a", "%s:b", "%s:c", "{%s}:1", "{%s}:2"} {
+				members = append(members, c.FencedMutex(fmt.Sprintf(odd, prefix)))
 			}
 			all, misfit := rlock.All(members...), c.FairMutex("a{}b")
-			alone, same := c.Mutex("alone"), now.Mutex("alone")
-			apart := c.FencedMutex("apart")
-			early := rlock.All(c.Mutex("f"), misfit)
+			alone, same := c.Mutex(prefix+":alone"), now.Mutex(prefix+":alone")
+			apart := c.FencedMutex(prefix + ":apart")
+			early := rlock.All(c.Mutex(prefix+":f"), misfit)
 
-			want := rlock.All(now.Mutex("f"), now.FairMutex("a{}b")).Do(t.Context(), nothingToDo)
+			want := rlock.All(now.Mutex(prefix+":f"), now.FairMutex("a{}b")).Do(t.Context(), nothingToDo)
 			requireSame(t, want, early.Do(t.Context(), nothingToDo))
 			require.NoError(t, all.Do(t.Context(), nothingToDo))
 			want = now.FairMutex("a{}b").Do(t.Context(), nothingToDo)
@@ -301,7 +304,7 @@ func TestConnectOnUseOfDeployments(t *testing.T) {
 		"Lock": func(c *rlock.Client) error { return c.FairMutex("a{}b").Do(t.Context(), nothingToDo) },
 		"Info": func(c *rlock.Client) error { return errorOf(c.FairMutex("a{}b").Info(t.Context())) },
 		"All": func(c *rlock.Client) error {
-			return rlock.All(c.FairMutex("a{}b"), c.Mutex("x")).Do(t.Context(), nothingToDo)
+			return rlock.All(c.FairMutex("a{}b"), c.Mutex(redistest.Name(t))).Do(t.Context(), nothingToDo)
 		},
 	} {
 		t.Run("a wrong name first, "+name, func(t *testing.T) {

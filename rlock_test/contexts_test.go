@@ -120,18 +120,29 @@ func TestContextsSayThatTheyEnded(t *testing.T) {
 	for name, end := range ends {
 		redistest.RunVirtual(t, name, func(t *testing.T) {
 			s := redistest.Start(t)
-			contextsSayThatTheyEnded(t, []*redistest.Server{s}, s.Client(t, pipelined), end)
+			contextsSayThatTheyEnded(t, s.Client(t, pipelined), func(is bool) {
+				if is {
+					s.Pause()
+				} else {
+					s.Resume()
+				}
+			}, end)
 		})
 	}
 }
 
 // The same on a cluster, which has other connections.
 func TestContextsSayThatTheyEndedOnACluster(t *testing.T) {
+	cluster := redistest.SharedCluster(t)
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			cl := redistest.StartCluster(t, 3, 0)
-			contextsSayThatTheyEnded(t, cl.Nodes(), cl.Client(t, pipelined), end)
+			proxies := proxiesOf(t, cluster)
+			contextsSayThatTheyEnded(t, cluster.Client(t, pipelined, redistest.Via(proxies...)), func(is bool) {
+				for _, p := range proxies {
+					p.BlackHole(is)
+				}
+			}, end)
 		})
 	}
 }
@@ -146,10 +157,10 @@ var ends = map[string]func(*rlock.Client){
 	},
 }
 
-func contextsSayThatTheyEnded(t *testing.T, servers []*redistest.Server, rdb rueidis.Client, end func(*rlock.Client)) {
+func contextsSayThatTheyEnded(t *testing.T, rdb rueidis.Client, silent func(bool), end func(*rlock.Client)) {
 	t.Helper()
 	to := newContexts(t)
-	contextsOfAllCalls(t, servers, rdb, to, end)
+	contextsOfAllCalls(t, rdb, silent, to, end)
 	for _, some := range []string{"Context of EVALSHA", "timerCtx of EVALSHA", "cancelCtx of"} {
 		redistest.Eventually(t, soon, func() bool { return to.haveEnded(some) }, "some "+some+" have ended")
 	}
@@ -161,7 +172,7 @@ func contextsSayThatTheyEnded(t *testing.T, servers []*redistest.Server, rdb rue
 }
 
 // contextsOfAllCalls lets Redis fall silent while calls of all kinds are under way, and then ends the Clients.
-func contextsOfAllCalls(t *testing.T, servers []*redistest.Server, rdb rueidis.Client, to *contexts, end func(*rlock.Client)) {
+func contextsOfAllCalls(t *testing.T, rdb rueidis.Client, silent func(bool), to *contexts, end func(*rlock.Client)) {
 	t.Helper()
 	const watchdog = 9 * time.Second
 	o := rlock.Options{WatchdogTimeout: watchdog}
@@ -191,14 +202,8 @@ func contextsOfAllCalls(t *testing.T, servers []*redistest.Server, rdb rueidis.C
 	} else { // in memory, where replicas are not missing
 		require.NoError(t, unlock())
 	}
-	for _, s := range servers {
-		s.Pause()
-	}
-	defer func() {
-		for _, s := range servers {
-			s.Resume()
-		}
-	}()
+	silent(true)
+	defer silent(false)
 	sleep(watchdog / 3) // then a renewal and a refresh are under way
 	for _, unlock := range unlocks[:len(unlocks)/2] {
 		go func() { _ = unlock() }() // ends at its timeout

@@ -85,8 +85,8 @@ func TestPermitsAtShutdown(t *testing.T) {
 // Waiters are woken on a cluster, over sharded and over plain channels. A name whose keys and channels would be in several slots is refused.
 // TestPermitsOnACluster has expiring permits.
 func TestCountersOnACluster(t *testing.T) {
+	cluster := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	cluster := redistest.StartCluster(t, 3, 0)
 	ctx := context.Background()
 	for kind, of := range map[string]struct {
 		name, odd, says string

@@ -192,11 +192,12 @@ func TestDeadlockOverServers(t *testing.T) {
 
 // Clients on a cluster find deadlocks as well, over sharded and over plain channels.
 func TestDeadlockOnACluster(t *testing.T) {
+	cluster := redistest.SharedCluster(t)
 	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
 			redistest.Parallel(t)
-			rdb := redistest.StartCluster(t, 3, 0).Client(t)
+			rdb, name := cluster.Client(t), redistest.Name(t)
 			w := newWaits()
 			o := w.failAfter(300 * time.Millisecond)
 			o.PlainPubSub = plain
@@ -204,7 +205,7 @@ func TestDeadlockOnACluster(t *testing.T) {
 			parties := make([]party, n)
 			for i := range parties {
 				c := elsewhere(t, rdb, o)
-				parties[i] = party{c.Mutex(fmt.Sprint(i)), c.Mutex(fmt.Sprint((i + 1) % n))}
+				parties[i] = party{c.Mutex(fmt.Sprint(name, i)), c.Mutex(fmt.Sprint(name, (i+1)%n))}
 			}
 			require.Len(t, victimOf(t, circle(t, parties, func(int) { w.next(t) })).Cycle, n)
 		})

@@ -21,20 +21,23 @@ import (
 
 // Locks are renewed, re-entered and passed on to waiters on Sentinel and on a cluster, also with names that contain braces.
 func TestSentinelAndCluster(t *testing.T) {
+	sentinel, cluster := redistest.SharedSentinel(t), redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	cluster := func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) }
 	for name, dial := range map[string]func(*testing.T) rueidis.Client{
-		"sentinel":                   func(t *testing.T) rueidis.Client { return redistest.StartSentinel(t).Client(t) },
-		"cluster":                    cluster,
-		"cluster with plain pub/sub": cluster,
+		"sentinel":                   func(t *testing.T) rueidis.Client { return sentinel.Client(t) },
+		"cluster":                    func(t *testing.T) rueidis.Client { return cluster.Client(t) },
+		"cluster with plain pub/sub": func(t *testing.T) rueidis.Client { return cluster.Client(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
 			rdb := dial(t)
-			b, plain := fixture{rdb: rdb}, strings.Contains(name, "plain")
+			b, plain := fixture{rdb: rdb, name: redistest.Name(t)}, strings.Contains(name, "plain")
 			one := newClient(t, rdb, rlock.Options{WatchdogTimeout: 15 * time.Second, PlainPubSub: plain})
 			two := newClient(t, rdb, rlock.Options{PlainPubSub: plain})
-			keys := []string{"a", "b", "c", "d", "{tag}e", "x{}y", "{", "}{", "}"}
+			var keys []string
+			for _, odd := range []string{"%s:a", "%s:b", "%s:c", "%s:d", "{tag}%s", "x{}%s", "{%s", "}{%s", "%s}"} {
+				keys = append(keys, fmt.Sprintf(odd, b.name))
+			}
 			var holds, levels []lockResult
 			var waiters []pendingLock
 			for i, key := range keys {
@@ -61,12 +64,10 @@ func TestSentinelAndCluster(t *testing.T) {
 // The first Lock on a cluster asks for the version of Redis first. If it is cancelled meanwhile, it returns the same errors as any
 // other Lock.
 func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
+	cluster := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	cluster := redistest.StartCluster(t, 3, 0)
-	var proxies []*redistest.Proxy
-	for _, n := range cluster.Nodes() {
-		proxies = append(proxies, redistest.StartProxy(t, n.Addr()))
-	}
+	name := redistest.Name(t)
+	proxies := proxiesOf(t, cluster)
 	c := newClient(t, cluster.Client(t, redistest.Via(proxies...)))
 	asks := make(chan error, 1)
 	var silent atomic.Bool
@@ -85,14 +86,14 @@ func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
 			return redistest.Drop
 		})
 	}
-	p := lockAsync(t, c.Mutex("first"))
+	p := lockAsync(t, c.Mutex(name))
 	require.NoError(t, within(t, asks, testTimeout), "the first Lock asks for the version")
 	p.cancel()
 	err := p.get(t, soon).err
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.ErrorIs(t, err, context.Canceled)
 
-	_, _, err = c.Mutex("first").TryLock(context.Background(), 100*time.Millisecond)
+	_, _, err = c.Mutex(name).TryLock(context.Background(), 100*time.Millisecond)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.NotErrorIs(t, err, context.DeadlineExceeded, "the caller's ctx has no deadline")
 	silent.Store(false)
@@ -100,7 +101,7 @@ func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
 		p.CutAll()
 	}
 	redistest.Eventually(t, 20*time.Second, func() bool {
-		return c.Mutex("first").Do(context.Background(), nothing) == nil
+		return c.Mutex(name).Do(context.Background(), nothing) == nil
 	}, "Lock works once the network does")
 }
 
@@ -126,9 +127,11 @@ func TestFirstLockOnAClusterWithADeadNode(t *testing.T) {
 
 // A fenced lock and a fenced writer have two keys. A name that would put these keys in different slots is refused.
 func TestFencedNamesOnACluster(t *testing.T) {
+	cluster := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	c := newClient(t, redistest.StartCluster(t, 3, 0).Client(t))
-	for name, fits := range map[string]bool{"a": true, "a:{b}:c": true, "a{b": false, "{": false, "a{}b": false} {
+	c := newClient(t, cluster.Client(t))
+	for odd, fits := range map[string]bool{"%s": true, "a:{%s}:c": true, "a{%s": false, "{%s": false, "a{}%s": false} {
+		name := fmt.Sprintf(odd, redistest.Name(t))
 		for _, m := range []*rlock.Mutex{c.FencedMutex(name), c.FencedRWMutex(name).Write()} {
 			err := m.Do(context.Background(), nothing)
 			if fits {

@@ -71,6 +71,7 @@ func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, 
 // Where an unlock wakes all waiters, a process further away still gets at least a tenth of an equal share, even if a nearer one
 // always wants the lock. A machine that stands still for some milliseconds costs it turns, so it has several tries.
 func TestFurtherAwayGetsItsTurns(t *testing.T) {
+	c := redistest.SharedCluster(t)
 	redistest.Parallel(t)
 	off, confirmed := rlock.Options{HandOff: rlock.HandOff{Most: -1}}, rlock.Options{Replicas: 1, ReplicaTimeout: testTimeout}
 	limited := func(o *rueidis.ClientOption) { o.Username, o.Password = "limited", "secret" }
@@ -87,11 +88,8 @@ func TestFurtherAwayGetsItsTurns(t *testing.T) {
 			return newDistance(t, s, rlock.Options{}, rlock.Options{}, 1, limited)
 		},
 		"plain channels on a cluster": func(t *testing.T) distance {
-			c, plain := redistest.StartCluster(t, 3, 0), rlock.Options{PlainPubSub: true}
-			d := distance{name: redistest.Name(t)}
-			for _, node := range c.Nodes() {
-				d.proxy = append(d.proxy, redistest.StartProxy(t, node.Addr()))
-			}
+			plain := rlock.Options{PlainPubSub: true}
+			d := distance{name: redistest.Name(t), proxy: proxiesOf(t, c)}
 			d.near, d.far = []*rlock.Client{newClient(t, c.Client(t), plain)}, newClient(t, c.Client(t, redistest.Via(d.proxy...)), plain)
 			return d
 		},

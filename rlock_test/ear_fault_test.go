@@ -13,8 +13,9 @@ import (
 
 // G4: those whose ears are at a node that hangs, however many are asked there, delay no request for a lock that another process keeps.
 func TestLingerBesideEarsThatHang(t *testing.T) {
+	cluster := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	cluster, proxy, isAt, holders := earAtANodeThatHangs(t)
+	proxy, isAt, holders := earAtANodeThatHangs(t, cluster)
 	waiter := newClient(t, cluster.Client(t, redistest.Via(proxy)))
 	var names []string
 	for i := 0; len(names) < 101; i++ {
@@ -47,8 +48,9 @@ func TestLingerBesideEarsThatHang(t *testing.T) {
 
 // G4: the other readers of locks that a reader has whose ear is at a node that hangs, however many, are asked for their other locks.
 func TestAskedBesideEarsThatHang(t *testing.T) {
+	cluster := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	cluster, proxy, isAt, readers := earAtANodeThatHangs(t)
+	proxy, isAt, readers := earAtANodeThatHangs(t, cluster)
 	writer := newClient(t, cluster.Client(t, redistest.Via(proxy)))
 	var names []string
 	for i := 0; len(names) < 201; i++ {
@@ -84,12 +86,11 @@ func TestAskedBesideEarsThatHang(t *testing.T) {
 	}
 }
 
-// earAtANodeThatHangs starts a cluster with a node behind a proxy, which may hang, and two Clients, by whether their ears are there.
-func earAtANodeThatHangs(t *testing.T) (
-	cluster *redistest.Cluster, proxy *redistest.Proxy, isAt func(key string) bool, clients map[bool]*rlock.Client,
+// earAtANodeThatHangs puts a proxy before a node, which may hang, and makes two Clients, by whether their ears are there.
+func earAtANodeThatHangs(t *testing.T, cluster *redistest.Cluster) (
+	proxy *redistest.Proxy, isAt func(key string) bool, clients map[bool]*rlock.Client,
 ) {
 	t.Helper()
-	cluster = redistest.StartCluster(t, 3, 0)
 	hung := cluster.Nodes()[0]
 	isAt = func(key string) bool { return cluster.Owner(t, cluster.Slot(t, key)) == hung }
 	clients = make(map[bool]*rlock.Client)
@@ -97,5 +98,5 @@ func earAtANodeThatHangs(t *testing.T) (
 		c := newClient(t, cluster.Client(t))
 		clients[isAt(ear(c))] = c
 	}
-	return cluster, redistest.StartProxy(t, hung.Addr()), isAt, clients
+	return redistest.StartProxy(t, hung.Addr()), isAt, clients
 }

@@ -251,12 +251,13 @@ func TestTicketIsLostByARestart(t *testing.T) {
 
 // Waiters learn of tickets also on a cluster with plain channels.
 func TestExportOverPlainChannels(t *testing.T) {
+	cluster, plain := redistest.SharedCluster(t), rlock.Options{PlainPubSub: true}
 	redistest.Parallel(t)
-	cluster, plain := redistest.StartCluster(t, 3, 0), rlock.Options{PlainPubSub: true}
 	one, two := newClient(t, cluster.Client(t), plain), newClient(t, cluster.Client(t), plain)
 	for _, kind := range exportable {
-		hold := locked(t, ofAllKinds(one, kind)[kind])
-		waits := lockAsync(t, ofAllKinds(two, kind)[kind])
+		name := redistest.Name(t)
+		hold := locked(t, ofAllKinds(one, name)[kind])
+		waits := lockAsync(t, ofAllKinds(two, name)[kind])
 		redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
 		next := adopted(t, two, ticketOf(t, hold.ctx, rlock.WithTicketTime(time.Hour)))
 		waits.stillWaits(t)

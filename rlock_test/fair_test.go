@@ -29,10 +29,10 @@ func TestFairOrderOverProcesses(t *testing.T) {
 }
 
 func TestFairOrderOnDeployments(t *testing.T) {
+	c, s := redistest.SharedCluster(t), redistest.SharedSentinel(t)
 	redistest.Parallel(t)
 	t.Run("cluster", func(t *testing.T) {
 		redistest.Parallel(t)
-		c := redistest.StartCluster(t, 3, 0)
 		for name, o := range map[string]rlock.Options{"sharded": {}, "plain": {PlainPubSub: true}} {
 			t.Run(name, func(t *testing.T) {
 				b := newFairFixture(t, c.Client(t), func() rueidis.Client { return c.Client(t) }, 3, o)
@@ -44,7 +44,6 @@ func TestFairOrderOnDeployments(t *testing.T) {
 	})
 	t.Run("Replicas", func(t *testing.T) { // which turns hand-overs off
 		redistest.Parallel(t)
-		s := redistest.StartSentinel(t)
 		o := rlock.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second}
 		newFairFixture(t, s.Client(t), func() rueidis.Client { return s.Client(t) }, 2, o).requireFairOrder(3)
 	})

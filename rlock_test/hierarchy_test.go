@@ -113,10 +113,11 @@ func TestHierarchyUnderContention(t *testing.T) {
 
 // The same on a cluster.
 func TestHierarchyUnderContentionOnACluster(t *testing.T) {
+	c := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	c := redistest.StartCluster(t, 3, 0)
-	for slots, root := range map[string]string{"one slot": "{warehouse}", "several slots": "warehouse"} {
+	for slots, root := range map[string]string{"one slot": "{%s}", "several slots": "%s"} {
 		t.Run(slots, func(t *testing.T) {
+			root := fmt.Sprintf(root, redistest.Name(t))
 			contendInAHierarchy(t, []hierarchy{{newClient(t, c.Client(t)), root}, {newClient(t, c.Client(t)), root}}, c.Client(t))
 		})
 	}

@@ -254,8 +254,9 @@ func inParallel(n int, f func(i int)) {
 // A lock handed from one process to another on a cluster has the watchdog time of the waiter's handle from the first renewal on. Package
 // rlocktest tests the rest of WithWatchdog, in virtual time.
 func TestHandOverBetweenWatchdogTimesOnACluster(t *testing.T) {
+	cluster := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	rdb := redistest.StartCluster(t, 3, 0).Client(t)
+	rdb := cluster.Client(t)
 	b := fixture{rdb: rdb, name: redistest.Name(t)}
 	_, unlock := enter(t, context.Background(), newClient(t, rdb).Mutex(b.name))
 	for _, d := range []time.Duration{time.Minute, rlock.DefaultWatchdogTimeout} {

@@ -160,14 +160,15 @@ func TestEarlierFailureIsForgotten(t *testing.T) {
 
 // One node of a cluster hangs. Callers that leave their Locks there do not keep others from the nodes that are well.
 func TestStallOfOneNodeSparesTheOthers(t *testing.T) {
+	cl := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	cl := redistest.StartCluster(t, 3, 0)
-	c := newClient(t, cl.Client(t))
 	bad := cl.Nodes()[0]
+	proxy := redistest.StartProxy(t, bad.Addr())
+	c := newClient(t, cl.Client(t, redistest.Via(proxy)))
 	var onBad []string
-	good := ""
+	good, prefix := "", redistest.Name(t)
 	for i := 0; len(onBad) < 40 || good == ""; i++ {
-		name := fmt.Sprint("n", i)
+		name := fmt.Sprint(prefix, i)
 		if cl.Owner(t, cl.Slot(t, name)).Addr() == bad.Addr() {
 			onBad = append(onBad, name)
 		} else {
@@ -175,8 +176,8 @@ func TestStallOfOneNodeSparesTheOthers(t *testing.T) {
 		}
 	}
 	lockAndUnlock(t, c.Mutex(good))
-	bad.Pause()
-	defer bad.Resume()
+	proxy.BlackHole(true)
+	defer proxy.BlackHole(false)
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	var left []pendingLock
@@ -194,12 +195,13 @@ func TestStallOfOneNodeSparesTheOthers(t *testing.T) {
 
 // The first call on a cluster that hangs ends with its ctx, and says so.
 func TestFirstCallOnASilentClusterEndsWithItsCtx(t *testing.T) {
+	cl := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	cl := redistest.StartCluster(t, 3, 0)
-	c := newClient(t, cl.Client(t))
-	for _, node := range cl.Nodes() {
-		node.Pause()
-		t.Cleanup(node.Resume)
+	proxies := proxiesOf(t, cl)
+	c := newClient(t, cl.Client(t, redistest.Via(proxies...)))
+	for _, p := range proxies {
+		p.BlackHole(true)
+		t.Cleanup(func() { p.BlackHole(false) })
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()

@@ -206,18 +206,28 @@ const foreignOwner = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41:1"
 // onDeployments runs a test over RESP2, with a sentinel, and on a cluster with either kind of pub/sub.
 func onDeployments(t *testing.T, test func(t *testing.T, rdb rueidis.Client, o rlock.Options)) {
 	t.Helper()
+	sentinel, cluster := redistest.SharedSentinel(t), redistest.SharedCluster(t)
 	redistest.Parallel(t)
 	for name, dial := range map[string]func(t *testing.T) rueidis.Client{
 		"RESP2":                      func(t *testing.T) rueidis.Client { return redistest.Dial(t, redistest.Shared(t), protocol(true)) },
-		"sentinel":                   func(t *testing.T) rueidis.Client { return redistest.StartSentinel(t).Client(t) },
-		"cluster":                    func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) },
-		"cluster with plain pub/sub": func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) },
+		"sentinel":                   func(t *testing.T) rueidis.Client { return sentinel.Client(t) },
+		"cluster":                    func(t *testing.T) rueidis.Client { return cluster.Client(t) },
+		"cluster with plain pub/sub": func(t *testing.T) rueidis.Client { return cluster.Client(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
 			test(t, dial(t), rlock.Options{PlainPubSub: strings.Contains(name, "plain")})
 		})
 	}
+}
+
+// proxiesOf starts a proxy before each node of a cluster.
+func proxiesOf(t *testing.T, c *redistest.Cluster) (all []*redistest.Proxy) {
+	t.Helper()
+	for _, addr := range c.Addrs() {
+		all = append(all, redistest.StartProxy(t, addr))
+	}
+	return all
 }
 
 // locker is a Mutex, or a Mutex locked by TryLock with a fixed wait.

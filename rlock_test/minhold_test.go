@@ -100,8 +100,8 @@ func TestMinHoldWakesWaiters(t *testing.T) {
 
 // The same on a cluster.
 func TestMinHoldWakesWaitersOnACluster(t *testing.T) {
+	cluster := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	cluster := redistest.StartCluster(t, 3, 0)
 	eachMinHold(func(name string, handOff int, which string) {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)

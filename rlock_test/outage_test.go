@@ -153,8 +153,8 @@ func (l *lossy) DoMulti(ctx context.Context, all ...rueidis.Completed) []rueidis
 
 // A silent node of a cluster does not delay the cleanup on other nodes after calls without an answer.
 func TestSilentNodeHoldsUpNoOtherSweep(t *testing.T) {
+	cluster := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	cluster := redistest.StartCluster(t, 3, 0)
 	b := fixture{rdb: cluster.Client(t), name: redistest.Name(t)}
 	rdb := &lossy{Client: b.rdb, loses: make(map[uint16]bool), until: make(chan struct{})}
 	b.Client = newClient(t, rdb)

@@ -171,8 +171,8 @@ func TestPermitsBeyondAll(t *testing.T) {
 }
 
 func TestPermitsOnACluster(t *testing.T) {
+	cluster := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	cluster := redistest.StartCluster(t, 3, 0)
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%t", plain), func(t *testing.T) {
 			o := rlock.Options{PlainPubSub: plain, WatchdogTimeout: 15 * time.Second}

@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -36,10 +37,11 @@ func TestReadersOrOneWriter(t *testing.T) {
 
 // The same on a cluster.
 func TestReadersOrOneWriterOnACluster(t *testing.T) {
+	c := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	c := redistest.StartCluster(t, 3, 0)
 	for _, o := range []rlock.Options{{}, {PlainPubSub: true}} {
-		for _, name := range []string{"a", "d{e}f"} {
+		for _, odd := range []string{"%s", "d{%s}f"} {
+			name := fmt.Sprintf(odd, redistest.Name(t))
 			readOrWrite(t, []*rlock.Client{newClient(t, c.Client(t), o), newClient(t, c.Client(t), o)}, c.Client(t), name)
 		}
 	}

@@ -77,3 +77,15 @@ func TestClusterReplacesADeadMaster(t *testing.T) {
 	cl.AwaitOK(t)
 	require.False(t, old == cl.Owner(t, slot), "the old master has the slot")
 }
+
+// All tests of a binary get the same deployment, which outlasts the test that started it.
+func TestSharedDeploymentsOutlastTheirFirstTest(t *testing.T) {
+	var cluster *redistest.Cluster
+	var sentinel *redistest.Sentinel
+	t.Run("first", func(t *testing.T) { cluster, sentinel = redistest.SharedCluster(t), redistest.SharedSentinel(t) })
+	require.Same(t, cluster, redistest.SharedCluster(t))
+	require.Same(t, sentinel, redistest.SharedSentinel(t))
+	cluster.AwaitOK(t)
+	require.NoError(t, ping(t, cluster.Client(t), soon))
+	require.True(t, sentinel.Master(t).Answers())
+}

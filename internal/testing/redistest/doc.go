@@ -6,6 +6,7 @@
 //
 //   - [Shared] is one plain server for a whole test binary; enough for most tests.
 //   - [Start] runs a server for one test, which may stop and restart it.
+//   - [SharedCluster] and [SharedSentinel] are small deployments for a whole test binary.
 //   - [ForExample] runs a server for an example on a package page.
 //   - [StartCluster], [StartSentinel] and [StartWatchfulSentinel] run small real deployments.
 //   - [StartProxy] puts a proxy between a client and a server.

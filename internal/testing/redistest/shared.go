@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,10 @@ var shared struct {
 	err    error
 
 	stopExamples func()
+
+	cluster  *Cluster
+	sentinel *Sentinel
+	cleanUps []func() // of both
 }
 
 // Main runs the tests of a package and ends the server that Shared started.
@@ -55,6 +60,9 @@ func stopShared() {
 	if shared.server != nil {
 		shared.server.retire()
 		_ = os.RemoveAll(shared.server.dir)
+	}
+	for _, end := range slices.Backward(shared.cleanUps) {
+		end()
 	}
 }
 
@@ -98,6 +106,53 @@ func startShared() (*Server, error) {
 		return nil, fmt.Errorf("redistest: %w", err)
 	}
 	return newServer(dir, plainArgs)
+}
+
+// SharedCluster returns a cluster of three masters without replicas that all tests of this binary may use at the same time, like [Shared]. They
+// also leave its nodes running and its slots in place.
+//
+// A cluster needs two seconds to start, however idle the machine is: call it before Parallel, so that only the first test waits.
+func SharedCluster(tb testing.TB) *Cluster {
+	tb.Helper()
+	return lasts(tb, &shared.cluster, func(tb testing.TB) *Cluster { return StartCluster(tb, 3, 0) })
+}
+
+// SharedSentinel is a master with replicas and sentinels for all tests of this binary, like SharedCluster.
+func SharedSentinel(tb testing.TB) *Sentinel {
+	tb.Helper()
+	return lasts(tb, &shared.sentinel, func(tb testing.TB) *Sentinel { return StartSentinel(tb) })
+}
+
+// lasts returns a deployment, which it starts if there is none yet.
+func lasts[T any](tb testing.TB, one **T, start func(testing.TB) *T) *T {
+	tb.Helper()
+	if IsVirtual(tb) {
+		tb.Fatal("redistest: there are only single servers in the virtual world")
+	}
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if !shared.inMain {
+		tb.Fatal("redistest: a shared deployment needs func TestMain(m *testing.M) { redistest.Main(m) }")
+	}
+	if *one == nil {
+		*one = start(lasting{tb})
+	}
+	return *one
+}
+
+// lasting is a test whose clean-ups run when the binary ends. Its user holds shared.mu.
+type lasting struct{ testing.TB }
+
+func (lasting) Cleanup(f func()) { shared.cleanUps = append(shared.cleanUps, f) }
+
+func (l lasting) TempDir() string {
+	l.Helper()
+	dir, err := os.MkdirTemp("", "redistest")
+	if err != nil {
+		l.Fatalf("redistest: %v", err)
+	}
+	l.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // run distinguishes test binaries on a shared server; names distinguishes keys within a binary.
