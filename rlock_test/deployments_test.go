@@ -46,7 +46,9 @@ func TestSentinelAndCluster(t *testing.T) {
 				waiters = append(waiters, lockAsync(t, two.Mutex(key)))
 				redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "the goroutine waits")
 			}
-			b.awaitRenewals(t, keys...)
+			if !plain { // by which renewals differ in nothing
+				b.awaitRenewals(t, keys...)
+			}
 			for i, key := range keys {
 				require.NoError(t, holds[i].ctx.Err(), key)
 				waiters[i].stillWaits(t)

@@ -147,7 +147,7 @@ func TestReadWriteWithoutTheRightToMarks(t *testing.T) {
 	require.NoError(t, unlock())
 
 	_, leave = enter(t, ctx, a.RWMutex(past.name).Read())
-	enter(t, ctx, a.RWMutex(past.name, rlock.WithLease(10*time.Second)).Read())
+	enter(t, ctx, a.RWMutex(past.name, rlock.WithLease(3*time.Second)).Read()) // if it ends before the unlock, the writer is in at once
 	writer = lockAsync(t, rw.Write())
 	past.awaitWaiters(t, 1)
 	require.NoError(t, leave())
