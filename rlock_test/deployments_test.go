@@ -70,7 +70,7 @@ func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
 	redistest.Parallel(t)
 	name := redistest.Name(t)
 	proxies := proxiesOf(t, cluster)
-	c := newClient(t, cluster.Client(t, redistest.Via(proxies...)))
+	c := newHastyClient(t, cluster.Client(t, redistest.Via(proxies...)))
 	asks := make(chan error, 1)
 	var silent atomic.Bool
 	silent.Store(true)

@@ -71,7 +71,13 @@ func loadScripts(t testing.TB, c *rlock.Client) {
 // newClient returns a lock client that is closed before rdb is.
 func newClient(t testing.TB, rdb rueidis.Client, o ...rlock.Options) *rlock.Client {
 	t.Helper()
-	c := withPatience(t, answer(rlock.New(rdb, unhurried(t, o...))).ok(t))
+	return withPatience(t, newHastyClient(t, rdb, o...))
+}
+
+// newHastyClient is newClient with the times of users, for a test that waits until one is over.
+func newHastyClient(t testing.TB, rdb rueidis.Client, o ...rlock.Options) *rlock.Client {
+	t.Helper()
+	c := answer(rlock.New(rdb, unhurried(t, o...))).ok(t)
 	clientsOf.add(t, c)
 	t.Cleanup(c.Close)
 	return c

@@ -247,7 +247,7 @@ func TestDeadWhereListenersAreNotCounted(t *testing.T) {
 	redistest.Parallel(t)
 	master, replica := redistest.StartPair(t)
 	b := fixture{rdb: master.Client(t), name: "job"}
-	_, unlock := enter(t, context.Background(), newClient(t, b.rdb, rlock.Options{}).Mutex(b.name))
+	_, unlock := enter(t, context.Background(), newHastyClient(t, b.rdb).Mutex(b.name))
 	const dead = "00000000-2222-3333-4444-555555555555:1"
 	require.NoError(t, b.do(t, "ZADD", "rlock_queue:{job}", "1.5", dead).Error())
 

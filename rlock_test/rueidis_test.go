@@ -184,7 +184,9 @@ func TestLockOnASilentConnection(t *testing.T) {
 func TestLockWhileAClusterSwitches(t *testing.T) {
 	redistest.Parallel(t)
 	cl := redistest.StartCluster(t, 3, 1)
-	c := newClient(t, cl.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }))
+	c := newClient(t, cl.Client(t, func(o *rueidis.ClientOption) {
+		o.AlwaysPipelining, o.ConnWriteTimeout = true, 2*time.Second // after which it leaves a silent connection
+	}))
 	require.NoError(t, c.Mutex("x").Do(context.Background(), nothing))
 	old := cl.Owner(t, cl.Slot(t, "x"))
 	old.Pause()
