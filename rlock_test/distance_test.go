@@ -69,14 +69,30 @@ func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, 
 }
 
 // Where an unlock wakes all waiters, a process further away still gets at least a tenth of an equal share, even if a nearer one
-// always wants the lock. A machine that stands still for some milliseconds costs it turns, so it has several tries.
+// always wants the lock.
 func TestFurtherAwayGetsItsTurns(t *testing.T) {
+	off := rlock.Options{HandOff: rlock.HandOff{Most: -1}}
+	for name, row := range map[string]struct {
+		near      rlock.Options
+		processes int
+	}{
+		"hand-offs off": {off, 1}, "beside a queue": {rlock.Options{}, 1}, "beside a queue of two": {rlock.Options{}, 2},
+	} {
+		for _, further := range distances {
+			redistest.RunVirtual(t, fmt.Sprint(name, ", ", further), func(t *testing.T) {
+				newDistance(t, redistest.Start(t), row.near, off, row.processes).requireTurns(t, further)
+			})
+		}
+	}
+}
+
+// The same where only real servers have an unlock wake all waiters.
+func TestFurtherAwayGetsItsTurnsWithoutAQueue(t *testing.T) {
 	c := redistest.SharedCluster(t)
 	redistest.Parallel(t)
-	off, confirmed := rlock.Options{HandOff: rlock.HandOff{Most: -1}}, rlock.Options{Replicas: 1, ReplicaTimeout: testTimeout}
+	confirmed := rlock.Options{Replicas: 1, ReplicaTimeout: testTimeout}
 	limited := func(o *rueidis.ClientOption) { o.Username, o.Password = "limited", "secret" }
 	for name, start := range map[string]func(t *testing.T) distance{
-		"hand-offs off": func(t *testing.T) distance { return newDistance(t, redistest.Start(t), off, off, 1) },
 		"replicas": func(t *testing.T) distance {
 			master, _ := redistest.StartPair(t)
 			return newDistance(t, master, confirmed, confirmed, 1)
@@ -93,27 +109,33 @@ func TestFurtherAwayGetsItsTurns(t *testing.T) {
 			d.near, d.far = []*rlock.Client{newClient(t, c.Client(t), plain)}, newClient(t, c.Client(t, redistest.Via(d.proxy...)), plain)
 			return d
 		},
-		"beside a queue":        func(t *testing.T) distance { return newDistance(t, redistest.Start(t), rlock.Options{}, off, 1) },
-		"beside a queue of two": func(t *testing.T) distance { return newDistance(t, redistest.Start(t), rlock.Options{}, off, 2) },
 	} {
-		for _, further := range []time.Duration{500 * time.Microsecond, 2 * time.Millisecond} {
+		for _, further := range distances {
 			t.Run(fmt.Sprint(name, ", ", further), func(t *testing.T) {
 				redistest.Parallel(t)
-				d := start(t)
-				loadScripts(t, d.far)
-				for _, p := range d.proxy {
-					p.Delay(further)
-				}
-				for tries := 1; ; tries++ {
-					near, far, longest := d.compete(t, time.Second)
-					t.Logf("near %d sections, far %d, longest wait %v", near, far, longest)
-					share := far * int64(len(d.near)+1) * 10 // equals near+far for a tenth of an equal share
-					if share >= near+far && longest < time.Second {
-						return
-					}
-					require.Less(t, tries, 10)
-				}
+				start(t).requireTurns(t, further)
 			})
 		}
+	}
+}
+
+var distances = []time.Duration{500 * time.Microsecond, 2 * time.Millisecond}
+
+// requireTurns requires that the process that is so much further away gets its turns. A machine that stands still for some milliseconds costs
+// it some, so it has several tries.
+func (d distance) requireTurns(t *testing.T, further time.Duration) {
+	t.Helper()
+	loadScripts(t, d.far)
+	for _, p := range d.proxy {
+		p.Delay(further)
+	}
+	for tries := 1; ; tries++ {
+		near, far, longest := d.compete(t, time.Second)
+		t.Logf("near %d sections, far %d, longest wait %v", near, far, longest)
+		share := far * int64(len(d.near)+1) * 10 // equals near+far for a tenth of an equal share
+		if share >= near+far && longest < time.Second {
+			return
+		}
+		require.Less(t, tries, 10)
 	}
 }
