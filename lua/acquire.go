@@ -96,6 +96,7 @@ func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply
 	if err != nil {
 		if without, forbidden := noQueue(err); without && a.Queue != "" {
 			a.Queue = ""
+			answered(ctx)
 			reply, err = Acquire(ctx, c, a)
 			reply.WithoutQueue, reply.NoQueue = true, forbidden
 			return reply, err

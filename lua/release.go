@@ -88,6 +88,7 @@ func Release(ctx context.Context, c rueidis.Client, a ReleaseArgs) (ReleaseReply
 		return reply, err
 	}
 	if without, forbidden := noQueue(err); without {
+		answered(ctx)
 		reply, err = Release(ctx, c, a.withoutQueue())
 		reply.WithoutQueue, reply.NoQueue = true, forbidden && a.Key != ""
 	}

@@ -91,12 +91,17 @@ type doer interface {
 func (s script) run(ctx context.Context, c doer, keys []string, args ...string) rueidis.RedisResult {
 	result := c.Do(ctx, s.bySHA(c.B(), keys, args))
 	if isUnknown(result) {
-		if counting, ok := ctx.(interface{ Answered() }); ok {
-			counting.Answered() // rlock counts how often rueidis sends a command by itself
-		}
+		answered(ctx)
 		return c.Do(ctx, s.byText(c.B(), keys, args))
 	}
 	return result
+}
+
+// answered says that the next command under ctx is another one: rlock counts how often rueidis sends a command by itself.
+func answered(ctx context.Context) {
+	if counting, ok := ctx.(interface{ Answered() }); ok {
+		counting.Answered()
+	}
 }
 
 func (s script) bySHA(b rueidis.Builder, keys, args []string) rueidis.Completed {

@@ -40,18 +40,35 @@ type expiring struct {
 	ends    time.Time     // when the first connection expires
 }
 
-func newExpiring(t *testing.T) expiring {
+func newExpiring(t *testing.T, wrap func(rueidis.Client) rueidis.Client) expiring {
 	t.Helper()
 	const life = 3 * time.Second
 	s := redistest.Start(t)
 	e := expiring{fixture: fixture{rdb: s.Client(t), name: redistest.Name(t)}, proxy: redistest.StartProxy(t, s.Addr())}
 	e.Client = newClient(t, e.rdb)
 	e.ends = time.Now().Add(life)
-	e.lock = newClient(t, redistest.Dial(t, e.proxy.Addr(), func(o *rueidis.ClientOption) {
+	e.lock = newClient(t, wrap(redistest.Dial(t, e.proxy.Addr(), func(o *rueidis.ClientOption) {
 		o.ConnLifetime, o.PipelineMultiplex, o.AlwaysPipelining = life, -1, true
-	}), rlock.Options{UnlockTimeout: testTimeout}) // it may begin too late, on the next connection, and last until that expires
+	})), rlock.Options{UnlockTimeout: testTimeout}) // it may begin too late, on the next connection, and last until that expires
 	loadScripts(t, e.lock)
 	return e
+}
+
+// bare is a client as rueidis makes it.
+func bare(rdb rueidis.Client) rueidis.Client { return rdb }
+
+// embedded is a client in a struct, as wrappers for tracing are.
+func embedded(rdb rueidis.Client) rueidis.Client { return struct{ rueidis.Client }{rdb} }
+
+// inTime is a client that gives each command a ctx of its own.
+type inTime struct{ rueidis.Client }
+
+func limited(rdb rueidis.Client) rueidis.Client { return &inTime{rdb} }
+
+func (l *inTime) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	own, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return l.Client.Do(own, cmd)
 }
 
 // awaitExpiry returns shortly before the connection expires, so that a reply held back from then on is late.
@@ -61,24 +78,26 @@ func (e expiring) awaitExpiry() { sleep(time.Until(e.ends.Add(-200 * time.Millis
 // else had the hold, so the unlock must not report a loss.
 func TestExpiredConnectionRepeatsTheUnlock(t *testing.T) {
 	for _, how := range []string{"release", "hand-off"} {
-		redistest.RunVirtual(t, how, func(t *testing.T) {
-			e := newExpiring(t)
-			m := e.lock.Mutex(e.name)
-			_, unlock := enter(t, context.Background(), m)
-			var next pendingLock
-			if how == "hand-off" {
-				next = lockAsync(t, m)
-				e.awaitSubscribers(t, e.name, 1)
-			}
-			e.awaitExpiry()
-			e.proxy.OnReply(nthScript(1, redistest.Hold))
-			require.NoError(t, within(t, async(unlock), testTimeout))
-			e.proxy.Release()
-			if how == "hand-off" {
-				next.getAndUnlock(t, testTimeout)
-			}
-			redistest.Eventually(t, testTimeout, func() bool { return !e.exists(t, e.name) }, "free")
-		})
+		for name, wrap := range map[string]func(rueidis.Client) rueidis.Client{"": bare, ", wrapped": embedded, ", with a ctx of its own": limited} {
+			redistest.RunVirtual(t, how+name, func(t *testing.T) {
+				e := newExpiring(t, wrap)
+				m := e.lock.Mutex(e.name)
+				_, unlock := enter(t, context.Background(), m)
+				var next pendingLock
+				if how == "hand-off" {
+					next = lockAsync(t, m)
+					e.awaitSubscribers(t, e.name, 1)
+				}
+				e.awaitExpiry()
+				e.proxy.OnReply(nthScript(1, redistest.Hold))
+				require.NoError(t, within(t, async(unlock), testTimeout))
+				e.proxy.Release()
+				if how == "hand-off" {
+					next.getAndUnlock(t, testTimeout)
+				}
+				redistest.Eventually(t, testTimeout, func() bool { return !e.exists(t, e.name) }, "free")
+			})
+		}
 	}
 }
 
@@ -86,7 +105,7 @@ func TestExpiredConnectionRepeatsTheUnlock(t *testing.T) {
 // hold has an owner of its own.
 func TestLateCopyOfAnUnlockSparesTheNextHold(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T) {
-		e := newExpiring(t)
+		e := newExpiring(t, bare)
 		outer, unlockOuter := enter(t, context.Background(), e.lock.Mutex(e.name+":outer"))
 		m := e.lock.Mutex(e.name)
 		_, unlock := enter(t, outer, m)
@@ -122,22 +141,42 @@ func TestSlowUnlockTellsOfALoss(t *testing.T) {
 	})
 }
 
-// Nor is a lock that was forced open taken for released because the unlock had to dial. What is wrapped around a client hides whether its
-// connections expire.
-func TestUnlockThatDialsTellsOfALoss(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T) {
-		s := redistest.Start(t)
-		proxy := redistest.StartProxy(t, s.Addr())
-		past := fixture{rdb: s.Client(t), name: redistest.Name(t)}
-		rdb := redistest.Dial(t, proxy.Addr(), func(o *rueidis.ClientOption) { o.PipelineMultiplex, o.AlwaysPipelining = -1, true })
-		c := newClient(t, struct{ rueidis.Client }{rdb})
-		loadScripts(t, c)
-		_, unlock := enter(t, context.Background(), c.Mutex(past.name))
-		past.do(t, "DEL", past.name)
-		proxy.CutAll()
-		sleep(time.Second) // rueidis has noticed
-		require.ErrorIs(t, within(t, async(unlock), testTimeout), rlock.ErrLost)
-	})
+// Nor is a lock that was forced open taken for released because the unlock had to dial, came after Close, or was refused at first with the
+// line in Redis, or because a wrapper of the client gives each command a ctx of its own.
+func TestOtherUnlocksTellOfALoss(t *testing.T) {
+	for name, row := range map[string]struct {
+		wrap func(rueidis.Client) rueidis.Client
+		life time.Duration
+	}{
+		"bare": {wrap: bare}, "with lifetime": {wrap: bare, life: time.Hour},
+		"wrapped": {wrap: embedded}, "with a ctx of its own": {wrap: limited},
+	} {
+		for what, happens := range map[string]func(*redistest.Proxy, *rlock.Client){
+			"nothing": func(*redistest.Proxy, *rlock.Client) {},
+			"dials": func(p *redistest.Proxy, _ *rlock.Client) {
+				p.CutAll()
+				sleep(time.Second) // rueidis has noticed
+			},
+			"refused": func(p *redistest.Proxy, _ *rlock.Client) {
+				p.OnRequest(nthScript(1, redistest.Fail("OOM command not allowed")))
+			},
+			"closed": func(_ *redistest.Proxy, c *rlock.Client) { c.Close() },
+		} {
+			redistest.RunVirtual(t, name+", "+what, func(t *testing.T) {
+				s := redistest.Start(t)
+				proxy := redistest.StartProxy(t, s.Addr())
+				past := fixture{rdb: s.Client(t), name: redistest.Name(t)}
+				c := newClient(t, row.wrap(redistest.Dial(t, proxy.Addr(), func(o *rueidis.ClientOption) {
+					o.ConnLifetime, o.PipelineMultiplex, o.AlwaysPipelining = row.life, -1, true
+				})))
+				loadScripts(t, c)
+				_, unlock := enter(t, context.Background(), c.Mutex(past.name))
+				past.do(t, "DEL", past.name)
+				happens(proxy, c)
+				require.ErrorIs(t, within(t, async(unlock), testTimeout), rlock.ErrLost)
+			})
+		}
+	}
 }
 
 // When rueidis closes the connection to the old master, a command under way gets ErrClosing, although it may have run:

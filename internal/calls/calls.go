@@ -22,7 +22,7 @@ const (
 // Calls are a Client's calls and background goroutines in progress. Its methods are safe for concurrent use.
 type Calls struct {
 	errClosed error
-	repeats   bool          // rueidis may send a command again by itself, see mayRepeat
+	repeats   repeats
 	done      chan struct{} // closed by Close at once: callers return
 	stopped   chan struct{} // closed by Stop: commands under way are given up
 	left      left
@@ -36,7 +36,7 @@ type Calls struct {
 
 // New returns the Calls of a Client of rdb. A call that ends because the Client is closed fails with errClosed.
 func New(rdb rueidis.Client, errClosed error) *Calls {
-	return &Calls{errClosed: errClosed, repeats: mayRepeat(rdb), done: make(chan struct{}), stopped: make(chan struct{})}
+	return &Calls{errClosed: errClosed, repeats: repeatsOf(rdb), done: make(chan struct{}), stopped: make(chan struct{})}
 }
 
 // Start counts a call or goroutine for Wait, which must call Ended at its end. Start reports false after Close.

@@ -17,8 +17,8 @@ type Context struct {
 	values   context.Context // its values are for wrappers of the client, such as the caller's span
 	done     <-chan struct{}
 
-	repeats bool // see mayRepeat
-	seen    seen // since the last answer, if so
+	repeats repeats
+	seen    seen // since the last answer, unless nobody repeats
 }
 
 // Context returns the context for a command sent now. It does not end with its caller, because only the answer shows whether to roll back.
@@ -42,6 +42,15 @@ func (s *Contexts) Next(ctx context.Context, c *Calls, deadline time.Time) *Cont
 		next = new(Context)
 	}
 	return next.begin(ctx, c, deadline)
+}
+
+// Last is [Calls.Last] as a Context.
+func (s *Contexts) Last(ctx context.Context, c *Calls) (*Context, context.CancelFunc) {
+	last, end := c.Last()
+	deadline, _ := last.Deadline()
+	next := s.Next(ctx, c, deadline)
+	next.done = last.Done()
+	return next, end
 }
 
 // Deadline returns the deadline of reads and writes.
@@ -71,13 +80,24 @@ func (c *Context) Err() error {
 }
 
 func (c *Context) sees(q question) {
-	if c.repeats {
+	if c.repeats != nobody {
 		c.seen.asked(q)
 	}
 }
 
-// Answered is called by package lua between an answer and the next command.
-func (c *Context) Answered() { c.seen.Store(int32(unsent)) }
+// Answered is called by package lua between an answer and the next command. A copy of the first one may still run.
+func (c *Context) Answered() {
+	if !c.IsRepeated() {
+		c.seen.Store(int32(unsent))
+	}
+}
 
 // IsRepeated reports whether the command may have run before the run that was answered, or may still run.
 func (c *Context) IsRepeated() bool { return sending(c.seen.Load()) == sentAgain }
+
+// MayBeRepeated is IsRepeated for an answer that means something else then. It is true as well if a wrapper of the client gave the command
+// a ctx of its own, so that nothing is known.
+func (c *Context) MayBeRepeated() bool {
+	s := sending(c.seen.Load())
+	return s == sentAgain || c.repeats == expiry && (s == unsent || s == dials)
+}

@@ -45,7 +45,7 @@ type command struct {
 // Joint returns rdb, or a client that sends what is to be sent to it at about the same time together. rueidis's own retries, and what is
 // wrapped around a client, are for single commands.
 func Joint(rdb rueidis.Client) rueidis.Client {
-	if mayRepeat(rdb) {
+	if repeatsOf(rdb) != nobody {
 		return rdb
 	}
 	return &joint{Client: rdb}

@@ -7,19 +7,65 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// mayRepeat reports whether connections of rdb have a lifetime (ClientOption.ConnLifetime), or whether that cannot be seen, say
-// because another type is wrapped around the client. When one expires, rueidis sends the commands under way on it again by
-// itself, also those that ran.
-func mayRepeat(rdb rueidis.Client) bool {
+// repeats says who may send a client's command again by himself.
+type repeats int
+
+const (
+	nobody  repeats = iota
+	wrapper         // a type around rueidis's client, if it likes
+	expiry          // rueidis, for a connection whose lifetime (ClientOption.ConnLifetime) is over: all under way, also what ran; or nothing is known
+)
+
+// repeatsOf looks at rueidis's own client (v1.0.79), in rdb or a wrapper's fields.
+func repeatsOf(rdb rueidis.Client) repeats {
 	if late, ok := rdb.(interface{ MayRepeat() bool }); ok { // it is not connected yet
-		return late.MayRepeat()
+		if late.MayRepeat() {
+			return expiry
+		}
+		return nobody
 	}
-	v := reflect.Indirect(reflect.ValueOf(rdb))
-	if v.Kind() != reflect.Struct {
-		return true
+	return repeatsIn(reflect.ValueOf(rdb), 0)
+}
+
+var (
+	clientType = reflect.TypeFor[rueidis.Client]()
+	optionType = reflect.TypeFor[rueidis.ClientOption]()
+)
+
+const deepest = 8 // so many wrappers are looked into: one may contain itself
+
+func repeatsIn(v reflect.Value, depth int) repeats {
+	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
+		v = v.Elem()
 	}
-	f := v.FieldByName("hasLftm") // of all clients of rueidis v1.0.79 but standalone ones with replicas
-	return f.Kind() != reflect.Bool || f.Bool()
+	if v.Kind() != reflect.Struct || depth > deepest {
+		return expiry
+	}
+	if v.Type().PkgPath() == optionType.PkgPath() {
+		return repeatsOfOwn(v)
+	}
+	found := expiry
+	for i := range v.NumField() {
+		if !v.Type().Field(i).Type.Implements(clientType) {
+			continue
+		}
+		if found = wrapper; repeatsIn(v.Field(i), depth+1) == expiry {
+			return expiry
+		}
+	}
+	return found
+}
+
+func repeatsOfOwn(v reflect.Value) repeats {
+	if f := v.FieldByName("hasLftm"); f.Kind() == reflect.Bool && !f.Bool() {
+		return nobody
+	}
+	// One with replicas has the options; with EnableRedirect it sends commands again, too.
+	if f := reflect.Indirect(v.FieldByName("opt")); f.Kind() == reflect.Struct && f.Type() == optionType &&
+		f.FieldByName("ConnLifetime").Int() == 0 && !f.FieldByName("Standalone").FieldByName("EnableRedirect").Bool() {
+		return nobody
+	}
+	return expiry
 }
 
 // How often rueidis has sent a command shows in what it asks of the command's context (v1.0.79):
@@ -28,7 +74,8 @@ func mayRepeat(rdb rueidis.Client) bool {
 //	_newPipe, for a connection   Deadline, Err, Deadline, after whatever the dialler asked
 //	pool.Acquire                 Err, and mostly nothing else
 //
-// A command that follows its slot to another node looks as if it were repeated.
+// A command that follows its slot to another node looks as if it were repeated, and so does one that dials after a wrapper asked for Err.
+// Of a command under a ctx that a wrapper derived with a time-out or a cancellation nothing shows: only what derives the ctx asks.
 
 // question is a method of a context.
 type question int

@@ -178,12 +178,12 @@ func (all unlockings) call(by *unlocker, sent time.Time, handsOff bool) error {
 	m := of.tenure.Lock
 	c := m.Client
 	by.closed = c.Calls.IsClosed()
-	ctx, end, repeats := releaseCall(of, sent, by)
+	ctx, end := releaseCall(of, sent, by)
 	defer end()
 	if len(all) == 1 {
 		u := &all[0]
 		reply, err := m.SendRelease(ctx, u.callArgs(handsOff))
-		u.answered(handsOff, sent, reply, err, repeats.IsRepeated())
+		u.answered(handsOff, sent, reply, err, ctx.MayBeRepeated())
 		return u.Err
 	}
 	args := make([]lua.ReleaseArgs, 0, len(all))
@@ -203,7 +203,7 @@ func (all unlockings) call(by *unlocker, sent time.Time, handsOff bool) error {
 			reply, failed = results[0].ReleaseReply, results[0].Err
 			results = results[1:]
 		}
-		u.answered(handsOff, sent, reply, failed, repeats.IsRepeated())
+		u.answered(handsOff, sent, reply, failed, ctx.MayBeRepeated())
 	}
 	return err
 }
@@ -320,14 +320,12 @@ func (u *unlocking) givesWay(r lua.ReleaseReply) {
 
 // releaseCall is the context of a command that ends a tenure, with what ends that. On a connection that nobody else uses it ends before
 // the unlock, so that a new connection has the rest. Close may wait for the last one.
-func releaseCall(of *unlocking, now time.Time, by *unlocker) (ctx context.Context, end func(), repeats *calls.Context) {
+func releaseCall(of *unlocking, now time.Time, by *unlocker) (ctx *calls.Context, end func()) {
 	c := of.tenure.Lock.Client
-	own := by.contexts.Next(of.section(), c.Calls, now.Add(max(leastCall, min(calls.Timeout, c.Options.UnlockTimeout-toRedial))))
 	if by.closed {
-		ctx, end := c.Calls.Last()
-		return ctx, end, own
+		return by.contexts.Last(of.section(), c.Calls)
 	}
-	return own, func() {}, own
+	return by.contexts.Next(of.section(), c.Calls, now.Add(max(leastCall, min(calls.Timeout, c.Options.UnlockTimeout-toRedial)))), func() {}
 }
 
 func (u *unlocker) isLeft() bool { return calls.IsClosed(u.left) }
