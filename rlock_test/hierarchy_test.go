@@ -184,19 +184,16 @@ func contendInAHierarchy(t *testing.T, trees []hierarchy, rdb rueidis.Client) {
 // time of a section next to that of a Mutex.
 func TestCostsOfAHierarchy(t *testing.T) {
 	redistest.Parallel(t)
-	cluster := func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) }
+	one, cluster := redistest.Start(t).Client(t), redistest.StartCluster(t, 3, 0).Client(t)
 	for name, row := range map[string]struct {
-		dial func(t *testing.T) rueidis.Client
+		rdb  rueidis.Client
 		root string
 	}{
-		"standalone":             {func(t *testing.T) rueidis.Client { return redistest.Start(t).Client(t) }, "warehouse"},
-		"cluster, one slot":      {cluster, "{warehouse}"},
-		"cluster, several slots": {cluster, "warehouse"},
+		"standalone": {one, "warehouse"}, "cluster, one slot": {cluster, "{warehouse}"}, "cluster, several slots": {cluster, "warehouse"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			redistest.Parallel(t)
+		t.Run(name, func(t *testing.T) { // one after the other: all scripts are counted
 			const sections = 90
-			rdb := row.dial(t)
+			rdb := row.rdb
 			w := hierarchy{newClient(t, rdb), row.root}
 			for _, row := range []struct {
 				l       rlock.Locker
