@@ -104,7 +104,7 @@ func LatchCount(ctx context.Context, c rueidis.Client, name string) (int64, erro
 func counted(ctx context.Context, c rueidis.Client, name string) (n int64, exists bool, err error) {
 	text, err := c.Do(ctx, c.B().Get().Key(name).Build()).ToString()
 	switch {
-	case rueidis.IsRedisNil(err):
+	case errors.Is(err, rueidis.Nil):
 		return 0, false, nil
 	case err != nil:
 		return 0, false, counterFailed("GET", err)

@@ -3,6 +3,7 @@ package lua
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -65,7 +66,7 @@ func IsLocked(ctx context.Context, c rueidis.Client, name string, s Side) (bool,
 	b := c.B()
 	replies := c.DoMulti(ctx, b.Hget().Key(name).Field("mode").Build(), b.Hlen().Key(name).Build())
 	mode, err := replies[0].ToString()
-	if rueidis.IsRedisNil(err) {
+	if errors.Is(err, rueidis.Nil) {
 		return false, nil
 	}
 	fields, err2 := replies[1].AsInt64()

@@ -117,7 +117,7 @@ func integers(m rueidis.RedisMessage) ([]int64, error) {
 // unanswered separates a nil reply, which rueidis also reports as a RedisError, from errors by which a server says
 // that it did not do something.
 func unanswered(err error) error {
-	if rueidis.IsRedisNil(err) {
+	if errors.Is(err, rueidis.Nil) {
 		return errors.New("the reply is nil")
 	}
 	return err

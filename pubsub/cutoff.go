@@ -36,7 +36,7 @@ func (l *link) inTouch(conn rueidis.DedicatedClient) error {
 	ctx, cancel := l.limited(subscribeTimeout)
 	defer cancel(nil)
 	result := conn.Do(ctx, conn.B().ClusterInfo().Build())
-	if err := result.NonRedisError(); err != nil {
+	if err := broken(result); err != nil {
 		return err
 	}
 	if info, err := result.ToString(); err == nil && strings.Contains(info, "cluster_state:fail") {

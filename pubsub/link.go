@@ -233,13 +233,13 @@ func (l *link) name(conn rueidis.DedicatedClient) error {
 	ctx, cancel := l.limited(subscribeTimeout)
 	defer cancel(nil)
 	result := conn.Do(ctx, conn.B().ClientGetname().Build())
-	if err := result.NonRedisError(); err != nil && !rueidis.IsRedisNil(err) {
+	if err := broken(result); err != nil {
 		return err
 	}
-	if name, err := result.ToString(); name != "" || err != nil && !rueidis.IsRedisNil(err) {
+	if name, err := result.ToString(); name != "" || err != nil && !errors.Is(err, rueidis.Nil) {
 		return nil // or it may not be asked
 	}
-	return conn.Do(ctx, conn.B().ClientSetname().ConnectionName("rlock"+l.conns.grants).Build()).NonRedisError()
+	return broken(conn.Do(ctx, conn.B().ClientSetname().ConnectionName("rlock"+l.conns.grants).Build()))
 }
 
 // take returns subscriptions with something to do, at most a batch, their op set, and whether to ask the node first
@@ -275,7 +275,7 @@ func (l *link) finish(s *subscription, err error) (again bool) {
 		return false // the last channel's confirmation has ended it, or will: rueidis answers with the first one's
 	}
 	s.op = noOp
-	if redisErr, failed := rueidis.IsRedisErr(err); failed {
+	if redisErr := answerIn(err); redisErr != nil {
 		addr, moved := redisErr.IsMoved()
 		switch {
 		case op == unsubscribing: // the server does not know the channel, or not here: nothing to give back
@@ -293,6 +293,28 @@ func (l *link) finish(s *subscription, err error) (again bool) {
 	}
 	s.update()
 	return false
+}
+
+// answerIn returns what the server answered with, if err is that, or a wrapper of the client has wrapped it; nil if not.
+func answerIn(err error) *rueidis.RedisError {
+	var answer *rueidis.RedisError
+	errors.As(err, &answer)
+	return answer
+}
+
+// broken returns the error of a command without an answer. A server may have answered the connection's own commands with it, but then it is not
+// wrapped.
+func broken(r rueidis.RedisResult) error {
+	err := r.NonRedisError()
+	if answer := answerIn(err); answer != nil && err != error(answer) { //nolint:errorlint // whether it is wrapped
+		return nil
+	}
+	return err
+}
+
+func isForbidden(err error) bool {
+	answer := answerIn(err)
+	return answer != nil && strings.HasPrefix(answer.Error(), "NOPERM")
 }
 
 // refused reports whether a repeat would get the same answer.
@@ -358,7 +380,7 @@ func (l *link) down(err error, hopeless bool) (overdue []*subscription) {
 	l.epoch++
 	l.dirty, l.suspected = nil, false
 	maps.DeleteFunc(c.router.addrs, func(_ uint16, addr string) bool { return addr == l.addr })
-	redisErr, _ := rueidis.IsRedisErr(err)
+	redisErr := answerIn(err)
 	for _, s := range c.subs {
 		if s.link != l {
 			continue

@@ -3,7 +3,6 @@ package pubsub
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 )
 
@@ -99,5 +98,5 @@ func (l *link) answers() bool {
 	ctx, cancel := l.limited(maxBackoff)
 	defer cancel(nil)
 	err := client.Do(ctx, client.B().Ping().Build()).Error()
-	return err == nil || strings.HasPrefix(err.Error(), "NOPERM")
+	return err == nil || isForbidden(err)
 }

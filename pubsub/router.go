@@ -63,7 +63,7 @@ func (c *connections) askRoutes() {
 		select {
 		case r := <-answers:
 			silent = 0
-			if redisErr, ok := rueidis.IsRedisErr(r.err); ok && refused(redisErr) {
+			if answer := answerIn(r.err); answer != nil && refused(answer) {
 				c.noRoutes(r.err)
 				return
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -56,7 +55,7 @@ func (l *link) finishAll(batch []*subscription, results []rueidis.RedisResult) (
 	l.conns.mu.Lock()
 	defer l.conns.unlock()
 	for i, s := range batch {
-		if err := results[i].NonRedisError(); err != nil {
+		if err := broken(results[i]); err != nil {
 			return nil, err // down cleans up the ops of all of them
 		}
 		if err := results[i].Error(); l.finish(s, err) {
@@ -102,10 +101,10 @@ func (l *link) postpone(conn rueidis.DedicatedClient, batch []*subscription) ([]
 	ctx, cancel := l.limited(subscribeTimeout)
 	defer cancel(nil)
 	result := conn.Do(ctx, conn.B().Ping().Build())
-	if err := result.NonRedisError(); err != nil {
+	if err := broken(result); err != nil {
 		return nil, err
 	}
-	if err := result.Error(); err == nil || strings.HasPrefix(err.Error(), "NOPERM") {
+	if err := result.Error(); err == nil || isForbidden(err) {
 		return batch, nil
 	}
 	defer l.conns.lock().Unlock()

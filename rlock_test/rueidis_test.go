@@ -379,3 +379,73 @@ func TestUnlockOfALostHoldBesideAReentry(t *testing.T) {
 		}
 	})
 }
+
+// explaining is a client that wraps each error, that of a nil reply included.
+type explaining struct{ rueidis.Client }
+
+type explainingConn struct{ rueidis.DedicatedClient }
+
+func explained(r rueidis.RedisResult) rueidis.RedisResult {
+	if err := r.Error(); err != nil {
+		return rueidis.NewErrorResult(fmt.Errorf("shop's Redis: %w", err))
+	}
+	return r
+}
+
+func (e explaining) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	return explained(e.Client.Do(ctx, cmd))
+}
+
+func (e explaining) Dedicate() (rueidis.DedicatedClient, func()) {
+	conn, giveBack := e.Client.Dedicate()
+	return explainingConn{conn}, giveBack
+}
+
+func (e explainingConn) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	return explained(e.DedicatedClient.Do(ctx, cmd))
+}
+
+func (e explainingConn) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	results := e.DedicatedClient.DoMulti(ctx, cmds...)
+	for i, r := range results {
+		results[i] = explained(r)
+	}
+	return results
+}
+
+// An answer of the server is one, however a wrapper of the client has wrapped it: no connection is given up because of it, and what is refused
+// is not tried again.
+func TestWrappedAnswers(t *testing.T) {
+	redistest.RunVirtual(t, "nil", func(t *testing.T) {
+		s := redistest.Start(t)
+		proxy := redistest.StartProxy(t, s.Addr())
+		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
+		c := newClient(t, explaining{redistest.Dial(t, proxy.Addr())})
+		hold := locked(t, newClient(t, b.rdb).Mutex(b.name, rlock.WithLease(time.Hour)))
+		p := lockAsync(t, c.Mutex(b.name))
+		b.awaitSubscribers(t, b.name, 1)
+		var subscribed atomic.Int32
+		proxy.OnRequest(func(cmd []string) redistest.Action { // it has asked for the connection's name, which has none
+			if cmd[0] == "SUBSCRIBE" {
+				subscribed.Add(1)
+			}
+			return redistest.Pass
+		})
+		sleep(10 * time.Second)
+		require.Zero(t, subscribed.Load(), "G3")
+		require.NoError(t, hold.unlock())
+		p.getAndUnlock(t, testTimeout)
+	})
+	redistest.RunVirtual(t, "refusal", func(t *testing.T) {
+		s := redistest.Start(t)
+		proxy := redistest.StartProxy(t, s.Addr())
+		b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
+		c := newClient(t, explaining{redistest.Dial(t, proxy.Addr())})
+		proxy.OnRequest(redistest.Each("SUBSCRIBE", redistest.Fail("NOPERM No permissions to access a channel")))
+		hold := locked(t, newClient(t, b.rdb).Mutex(b.name))
+		_, _, err := c.Mutex(b.name).TryLock(t.Context(), time.Minute)
+		require.ErrorContains(t, err, "NOPERM")
+		require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NoError(t, hold.unlock())
+	})
+}

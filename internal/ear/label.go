@@ -2,12 +2,14 @@ package ear
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/redis/rueidis"
+
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
@@ -83,5 +85,6 @@ func (e *Ear) tellOfLabels(err error) {
 
 // isForbidden reports whether the user lacks a right.
 func isForbidden(err error) bool {
-	return calls.IsRefusal(err) && strings.HasPrefix(err.Error(), "NOPERM")
+	var said *rueidis.RedisError
+	return errors.As(err, &said) && strings.HasPrefix(said.Error(), "NOPERM")
 }

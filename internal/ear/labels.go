@@ -2,6 +2,7 @@ package ear
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -115,7 +116,7 @@ func (e *Ear) findLabel(id string, l *foundLabel) {
 // readLabel returns the label in a reply, or "". It ignores a value that is no valid label: anybody may have written it.
 func readLabel(reply rueidis.RedisResult) (string, error) {
 	text, err := reply.ToString()
-	if rueidis.IsRedisNil(err) {
+	if errors.Is(err, rueidis.Nil) {
 		return "", nil
 	}
 	if err != nil || !kinds.IsLabel(text) {

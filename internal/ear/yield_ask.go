@@ -152,7 +152,7 @@ func (a *askings) failed(e *Ear, owner string, err error) {
 		a.asked.remove(owner)
 	}
 	a.mu.Unlock()
-	if refusal && strings.HasPrefix(err.Error(), "NOPERM") && !a.refused.Swap(true) {
+	if isForbidden(err) && !a.refused.Swap(true) {
 		e.Options.Tell.Warn("rlock: this Client cannot ask other processes for their locks; the user needs the right to publish to "+
 			pubsub.EarChannel("*"), "client", e.ID, "err", err)
 	}
