@@ -8,7 +8,7 @@ import (
 )
 
 // repeats says who may send a client's command again by himself.
-type repeats int
+type repeats uint8 // a context has one
 
 const (
 	nobody  repeats = iota
