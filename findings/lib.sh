@@ -71,9 +71,9 @@ start_server() {
 	answers "$port"
 }
 
-# start_cluster NAME starts that server as a cluster of one node.
+# start_cluster NAME [OPTION…] starts that server as a cluster of one node.
 start_cluster() {
-	start_server "$1" --cluster-enabled yes --cluster-announce-ip 127.0.0.1
+	start_server "$1" --cluster-enabled yes --cluster-announce-ip 127.0.0.1 "${@:2}"
 	ask CLUSTER ADDSLOTSRANGE 0 16383 >/dev/null
 	until [[ $(ask CLUSTER INFO) == *cluster_state:ok* ]]; do
 		sleep 0.1
