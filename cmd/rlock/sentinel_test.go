@@ -220,6 +220,13 @@ func TestRunMissesTheAnnouncementOfAMaster(t *testing.T) {
 	proxy.OnReply(redistest.Each("MESSAGE +switch-master", redistest.Drop))
 	r := start(t, nil, "run", "-redis", "redis://"+proxy.Addr()+"?master_set=mymaster", "-watchdog", "15s", "job", "--", "sh", "-c", "echo inside; cat")
 	r.saw("inside")
+	for _, node := range s.Nodes() { // any replica may be promoted, and a failover loses what that has not received
+		rdb := node.Client(t, redistest.Single)
+		redistest.Eventually(t, patience, func() bool {
+			there, err := rdb.Do(t.Context(), rdb.B().Exists().Key("job").Build()).AsBool()
+			return err == nil && there
+		}, "replicated")
+	}
 	sentinel := s.Sentinels()[0].Client(t, redistest.Single)
 	require.NoError(t, sentinel.Do(t.Context(), sentinel.B().Arbitrary("SENTINEL", "FAILOVER", "mymaster").Build()).Error())
 	redistest.Eventually(t, patience, func() bool { return s.Master(t) != old }, "a replica is promoted")
