@@ -205,7 +205,7 @@ func (p *Proxy) accept(ln net.Listener) {
 		if err != nil {
 			return
 		}
-		if l := p.add(client); l != nil {
+		if l := p.add(ln, client); l != nil {
 			p.wg.Go(func() { // ended by l.close
 				defer p.remove(l)
 				l.run()
@@ -214,10 +214,11 @@ func (p *Proxy) accept(ln net.Listener) {
 	}
 }
 
-func (p *Proxy) add(client net.Conn) *link {
+// add returns nil if the port was closed meanwhile: CutAll may have been called, too.
+func (p *Proxy) add(ln net.Listener, client net.Conn) *link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.closed || p.ln != ln {
 		_ = client.Close()
 		return nil
 	}

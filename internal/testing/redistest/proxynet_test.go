@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -202,4 +203,33 @@ func TestProxyListensAgainWhileProcessesStart(t *testing.T) {
 		p.Refuse(true)
 		p.Refuse(false)
 	}
+}
+
+// A connection that is just being made when the port is closed is not served: a client that is cut off would go on through it.
+func TestProxyRefusesWhatItHasJustAccepted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var over atomic.Bool
+	var dialling sync.WaitGroup
+	for range 4 {
+		dialling.Go(func() {
+			for !over.Load() {
+				if conn, err := net.Dial("tcp4", r.Addr()); err == nil {
+					_, _ = conn.Read(make([]byte, 1)) // until the proxy closes it
+					_ = conn.Close()
+				}
+			}
+		})
+	}
+	for range 200 {
+		redistest.Eventually(t, soon, func() bool { return r.Conns() > 0 }, "somebody dials")
+		r.Refuse(true)
+		r.CutAll()
+		redistest.Eventually(t, soon, func() bool { return r.Conns() == 0 }, "nobody is connected")
+		r.Refuse(false)
+	}
+	over.Store(true)
+	r.Refuse(true)
+	r.CutAll()
+	dialling.Wait()
 }
