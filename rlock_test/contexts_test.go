@@ -287,6 +287,9 @@ func TestCloseOnASilentRedis(t *testing.T) {
 		"pipelines":     pipelined,
 		"no room": func(o *rueidis.ClientOption) {
 			o.RingScaleEachConn, o.AlwaysPipelining, o.PipelineMultiplex = 1, true, -1
+			// Where a ring's commands don't fit in the buffer, rueidis's writer and reader can wait for each other, on a mutex: until a
+			// ping times out, so for ever in the virtual world, whose clock stands still meanwhile.
+			o.WriteBufferEachConn = 64 << 10
 		},
 		"no connection": func(o *rueidis.ClientOption) { o.DisableAutoPipelining, o.BlockingPoolSize = true, 4 },
 	} {
