@@ -29,8 +29,6 @@ import (
 //	failing   the call is ended                         idle: what it took is given back, what it changed stays, and the next change is made
 //	          a minute is over, or Close                idle: the changes that are left are dropped, and the log says so
 //	any       nobody waits, and no change is left       out: the process leaves Redis's queue
-//
-// Its waiters are in combiner_wait.go, its changes in combiner_change.go, its calls in combiner_call.go.
 type combiner struct {
 	m Counter
 	combinerKey
@@ -116,7 +114,7 @@ func (b *combiner) run() {
 // step does what is next, or waits for that. It returns false at the end.
 func (b *combiner) step() bool {
 	if b.m.Client.Calls.IsClosed() {
-		b.letAll(b.waiters, b.m.Client.Errors.Closed)
+		b.let(b.m.Client.Errors.Closed, b.waiters...)
 	}
 	if !b.gathers.IsZero() && !time.Now().Before(b.gathers) {
 		b.asked, b.gathers = false, time.Time{}
@@ -194,7 +192,7 @@ func (b *combiner) await(more <-chan struct{}) {
 		if b.joined = false; errors.Is(err, pubsub.ErrClosed) {
 			err = b.m.Client.Errors.Closed
 		}
-		b.letAll(b.waiters, err)
+		b.let(err, b.waiters...)
 	}
 }
 
@@ -209,7 +207,7 @@ func (b *combiner) given(g *pubsub.Grant) {
 	if w := b.offered; w != nil {
 		if lasts := min(g.Lease, w.lease); time.Until(b.seen.Add(lasts)) > lasts/2 {
 			w.slots, w.sent, w.first = []int64{g.Token}, b.seen, lasts
-			b.let(w, nil)
+			b.let(nil, w)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func (b *combiner) answer(reply counterReply) {
 		if w.gone {
 			b.giveBack(w.n-int64(n), w.ids...)
 		} else {
-			b.let(w, nil)
+			b.let(nil, w)
 		}
 	}
 	if !reply.More && len(granted) < len(waiters) { // those in the call wait, and those behind them
@@ -137,7 +137,7 @@ func (b *combiner) fail(err error) {
 		if !transient {
 			b.answered()
 		}
-		b.letAll(r.waiters, err)
+		b.let(err, r.waiters...)
 		b.asked = false // for those who were not in the call
 		b.placed = b.placed && !r.leaves()
 		if change != nil {
@@ -145,7 +145,7 @@ func (b *combiner) fail(err error) {
 		}
 		return
 	}
-	b.letAll(b.waiters, err)
+	b.let(err, b.waiters...)
 	b.placed = !b.m.Client.Calls.IsClosed() && (b.placed || r.args.Waits && len(r.waiters) > 0)
 	later := err // of what is made later: no refusal
 	if !transient {

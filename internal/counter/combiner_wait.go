@@ -158,7 +158,7 @@ func (b *combiner) refuse(w *counterWaiter, count int64) {
 	}
 	first := !w.seen
 	if w.seen, w.count = true, count; w.once {
-		b.let(w, errInVain)
+		b.let(errInVain, w)
 	} else if first {
 		close(w.refused)
 	}
@@ -170,7 +170,7 @@ func (w *counterWaiter) leave() {
 	b.m.of.mu.Lock()
 	defer b.m.of.mu.Unlock()
 	if !w.gone {
-		b.let(w, errInVain)
+		b.let(errInVain, w)
 		b.poke()
 		if b.calling {
 			b.left()
@@ -178,27 +178,22 @@ func (w *counterWaiter) leave() {
 	}
 }
 
-// letAll ends the wait of those with err. Counters.mu is held.
-func (b *combiner) letAll(waiters []*counterWaiter, err error) {
+// let ends waits. If one of these waiters has no permit, but may have it by now, that is given back. Counters.mu is held.
+func (b *combiner) let(err error, waiters ...*counterWaiter) {
 	for _, w := range waiters {
-		b.let(w, err)
-	}
-}
-
-// let ends one waiter's wait. If that has no permit, but may have one by now, it is given back. Counters.mu is held.
-func (b *combiner) let(w *counterWaiter, err error) {
-	if w.gone {
-		return
-	}
-	w.err, w.gone = err, true
-	close(w.ended)
-	b.live--
-	if err != nil && w.known && !b.looks {
-		b.asked = false // the next one behind them is to ask
-	}
-	if w == b.offered {
-		if b.offered = nil; err != nil {
-			b.giveBack(0, w.ids...)
+		if w.gone {
+			continue
+		}
+		w.err, w.gone = err, true
+		close(w.ended)
+		b.live--
+		if err != nil && w.known && !b.looks {
+			b.asked = false // the next one behind them is to ask
+		}
+		if w == b.offered {
+			if b.offered = nil; err != nil {
+				b.giveBack(0, w.ids...)
+			}
 		}
 	}
 }
