@@ -40,7 +40,7 @@ func TestHeadersNameWhatBodiesUse(t *testing.T) {
 			require.False(t, aNumber.MatchString(lua.Text(strings.TrimSuffix(file, ".lua"))),
 				"Redis formats a number with printf, so it has to be a string")
 
-			replies := regexp.MustCompile(`(?m)^-- Reply (\{[^}]*\}|-?\d+|token|result|free)  +\S`)
+			replies := regexp.MustCompile(`(?m)^-- Reply (\{[^}]*\}|-?\d+|token|result|free|slot)  +\S`)
 			require.Equal(t, shape(answers(body)), shapes(replies, header), "replies")
 
 			for _, use := range uses.FindAllString(header, -1) { // also where the prose mentions one

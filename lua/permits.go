@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	permitsScript      = script{Text("permits"), "8d0965198a6c98e76ec6d26950c71d6c0006b448"}
+	permitsScript      = script{Text("permits"), "119eea15be2aeb8ec704bb502aa30f3d07f060ab"}
 	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
 	permitsLeaseScript = script{Text("permits_lease"), "20de5cdb30a1cf12303bd5b765f354ffc9ec9e9d"}
 	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
@@ -72,7 +72,7 @@ const (
 	PermitExpired
 )
 
-// PermitsReply is Redis's answer.
+// PermitsReply is Redis's answer. If that granted the only permit wanted, it does not say how many are Free: 0.
 type PermitsReply struct {
 	SemaphoreReply
 	Slots    []int64 // of each permit taken, in the order of the IDs for the granted Wants
@@ -135,6 +135,9 @@ func (a *PermitsArgs) used(r rueidis.RedisResult, alone int64) (PermitsReply, er
 	reply, err := a.SemaphoreArgs.used(r, alone)
 	if err != nil {
 		return PermitsReply{}, err
+	}
+	if alone < 0 && len(reply.Granted) > 0 {
+		reply.Free = 0
 	}
 	taken := int64(0)
 	for _, i := range reply.Granted {

@@ -19,6 +19,7 @@
 -- ARGV[n]   from 7 on: the other ids
 --
 -- Reply free      a number alone: ARGV[2] was 1, and the permit was returned before it had expired
+-- Reply slot      the same: ARGV[2] was -1, and the new permit has that slot
 -- Reply result    <free>|<again>|<more>|<done>|<which>|<slots>|<given>, as in semaphore.lua; more is 1 if more permits have expired, which
 --                 the next call returns; the slots of all granted permits in order; for each permit to return: 1 it was returned, 2 the
 --                 same, but it had expired, 0 it is unknown or listed twice
@@ -47,16 +48,17 @@ local length = KEYS[5] and redis.call('zcard', KEYS[5])
 -- takes longer than all of it. Whatever else may be is left to the rest, as it was.
 local sign = string.byte(ARGV[2]) -- 45 is a minus, and letters come behind the digits
 if length == 0 and sign < 58 then
-  local now, id, ends, slot = clock(), ARGV[6], nil, nil
+  local now, id, ends, slot, score = clock(), ARGV[6], nil, nil, nil
   if sign ~= 45 then
     ends = redis.call('zscore', KEYS[3], id)
     ends = ends and tonumber(ends) > now and ends
-  elseif redis.call('zcount', KEYS[3], '-inf', string.format('%d', now)) == 0 then -- otherwise these must be returned first
-    local free, lease = tonumber(redis.call('get', KEYS[1]) or '') or 0, tonumber(ARGV[5])
-    local low = free > 0 and redis.call('zcard', KEYS[4]) -- the lowest free slot, if there are no gaps, and none of permits that are gone
-    if low and (low < free or low < free + redis.call('zcard', KEYS[3]))
-      and (low == 0 or redis.call('zcount', KEYS[4], '0', low - 1) == low) and redis.call('pttl', KEYS[1]) < 0 then
-      slot = string.format('%d', low)
+  else
+    local held, free = redis.call('zcard', KEYS[3]), tonumber(redis.call('get', KEYS[1]) or '') or 0
+    slot = free > 0 and (held == 0 or redis.call('zcount', KEYS[3], '-inf', string.format('%d', now)) == 0) -- expired ones are returned first
+      and redis.call('zcard', KEYS[4]) -- the lowest free slot, if there are no gaps, and none of permits that are gone
+    if slot and slot < free + held and (slot == 0 or redis.call('zcount', KEYS[4], '0', slot - 1) == slot) and redis.call('pttl', KEYS[1]) < 0 then
+      local lease = tonumber(ARGV[5])
+      score = slot == 0 and '0' or string.format('%d', slot)
       ends = lease < 0 and '922337203685477' or string.format('%d', math.min(now + lease + 1, 922337203685477))
     end
   end
@@ -68,9 +70,9 @@ if length == 0 and sign < 58 then
   if isFirst then
     local free, done = redis.pcall('incrby', KEYS[1], ARGV[2]), false
     if type(free) == 'number' then
-      if slot then
+      if score then
         done = redis.pcall('zadd', KEYS[3], 'nx', ends, id) == 1
-        if done and redis.pcall('zadd', KEYS[4], 'nx', slot, id) ~= 1 then
+        if done and redis.pcall('zadd', KEYS[4], 'nx', score, id) ~= 1 then
           done = redis.call('zrem', KEYS[3], id) == 0
         end
       else
@@ -79,16 +81,15 @@ if length == 0 and sign < 58 then
           done = redis.call('zadd', KEYS[3], ends, id) == 0
         end
       end
-      if done and slot then
-        local result = string.format('%d|-1|0|1|1|%s|', free, slot)
-        return result
+      if done and score then
+        return slot
       elseif done then
         if free > 0 then
           redis.pcall(string.byte(ARGV[3]) == 115 and 'spublish' or 'publish', ARGV[4], string.format('%d', free)) -- as announce
         end
         return free
       end
-      redis.call('incrby', KEYS[1], slot and '1' or '-1')
+      redis.call('incrby', KEYS[1], score and '1' or '-1')
     end
     undo(KEYS[2], before)
   end

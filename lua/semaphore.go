@@ -174,16 +174,16 @@ var (
 )
 
 // used reads a reply of both scripts. Those to a plain semaphore have no slots and nothing given back, except that an answer which is a number
-// alone is the same from both.
+// alone is read alike for both.
 func (a *SemaphoreArgs) used(r rueidis.RedisResult, alone int64) (reply PermitsReply, err error) {
 	message, err := r.ToMessage()
 	if err != nil {
 		return PermitsReply{}, unanswered(err)
 	}
-	if free, err := message.ToInt64(); err == nil && alone != 0 {
-		reply.Free, reply.Done = free, 1
+	if n, err := message.ToInt64(); err == nil && alone != 0 {
+		reply.Free, reply.Done = n, 1
 		if alone < 0 {
-			reply.Granted = allGranted
+			reply.Granted, reply.Slots = allGranted, []int64{n}
 		} else {
 			reply.Released = released
 		}

@@ -263,6 +263,9 @@ func permitsStep(with func(a *lua.PermitsArgs, words []string)) directive {
 			return err.Error()
 		}
 		text := semaphoreText(a.SemaphoreArgs, r.SemaphoreReply)
+		if len(a.IDs) == 1 && len(r.Granted) == 1 { // then the reply does not say it
+			text = strings.TrimSuffix(text, ", 0 free")
+		}
 		if len(r.Slots) > 0 {
 			text += fmt.Sprintf(", slots %v", r.Slots)
 		}
