@@ -137,8 +137,9 @@ func (a AcquireArgs) send(ctx context.Context, c doer) rueidis.RedisResult {
 
 // args returns the arguments; only the first n are used.
 func (a AcquireArgs) args() (args [7]string, n int) {
+	grant := millis(a.GrantLease)
 	args[0], args[1], args[2] = a.Owner, millis(a.Lease), strconv.Itoa(a.Count)
-	args[3], args[4], args[5], args[6] = a.Within, millis(a.GrantLease), a.Publish.command(), a.Publish.Name
+	args[3], args[4], args[5], args[6] = a.Within, grant, a.Publish.command(), a.Publish.Name
 	n = 4
 	switch {
 	case a.Side == Reader:
@@ -156,7 +157,7 @@ func (a AcquireArgs) args() (args [7]string, n int) {
 	case a.Count > 1:
 		args[2], args[3] = "", args[2]
 	case a.Queue != "": // each argument takes Redis a third as long as a command in the script
-		args[2], args[3], args[4], args[5] = millis(a.GrantLease), a.Publish.Name, "", "1"
+		args[2], args[3], args[4], args[5] = grant, a.Publish.Name, "", "1"
 		if a.Publish.Sharded {
 			args[4], n = a.Publish.command(), 5
 		}

@@ -264,7 +264,7 @@ func (p *heldPermit) Item() lease.Item {
 	return lease.Item{Name: p.hold.semaphore.Key, Owner: string(p.id[:])}
 }
 
-func (p *heldPermit) Group() any { return p.hold.semaphore.Client.Group(p.hold.semaphore.Lock) }
+func (p *heldPermit) Group() any { return p.hold.semaphore.Group() }
 
 func (p *heldPermit) Lost(loss lease.Loss) {
 	if loss.Gone {

@@ -135,6 +135,16 @@ func (m *Lock) RenewedFor(c *Client) time.Duration {
 	return m.WatchdogIn(c)
 }
 
+// Renewal groups the holds that one call can renew: those with the same script, the same grace, and on a cluster the same slot.
+type Renewal struct {
+	Kind  *kinds.Kind
+	grace time.Duration
+	Slot  uint16
+}
+
+// Group returns what the tenures of one renewal call have in common.
+func (m *Lock) Group() any { return Renewal{Kind: m.Kind, grace: m.Grace, Slot: m.Slot()} }
+
 // Expiry returns the lease to set in Redis so that a hold can be trusted for ttl.
 func (m *Lock) Expiry(ttl time.Duration) time.Duration { return Longer(m.upToMax(ttl), m.Grace) }
 

@@ -50,17 +50,6 @@ type look struct {
 	pos  int    // in the heap
 }
 
-// Released takes in what came of a release.
-func (m *Lock) Released(r lua.ReleaseReply) {
-	switch {
-	case !r.Redisson:
-	case r.Status == lua.Granted:
-		m.looksIn(m.Client.GrantLease, "")
-	default:
-		m.looksIn(m.Client.PlaceLease, "")
-	}
-}
-
 // looksIn wakes the first in the queue if the lock is free then. One look is enough for what follows closely.
 func (m *Lock) looksIn(d time.Duration, lost string) {
 	if m.Kind.Queueing != kinds.PerWaiter {

@@ -32,7 +32,7 @@ func (p *PlaceKeeper) Item() lease.Item {
 }
 
 // Group returns the key by which places share a refresh.
-func (p *PlaceKeeper) Group() any { return p.Tenure.Lock.Client.Group(p.Tenure.Lock) }
+func (p *PlaceKeeper) Group() any { return p.Tenure.Lock.Group() }
 
 // Lost makes the waiter check its place.
 func (p *PlaceKeeper) Lost(lease.Loss) {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
-	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -45,13 +44,3 @@ func Verdicts(answers []lua.Renewal, err error) ([]lease.Verdict, error) {
 	}
 	return verdicts, nil
 }
-
-// Renewal groups the holds that one call can renew: those with the same script, the same grace, and on a cluster the same slot.
-type Renewal struct {
-	Kind  *kinds.Kind
-	grace time.Duration
-	Slot  uint16
-}
-
-// Group returns what the tenures of one renewal call have in common.
-func (c *Client) Group(m *Lock) any { return Renewal{Kind: m.Kind, grace: m.Grace, Slot: m.Slot()} }

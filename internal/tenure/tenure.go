@@ -198,7 +198,7 @@ type Keeper struct{ *Tenure }
 func (k Keeper) Item() lease.Item { return lease.Item{Name: k.Lock.Key, Owner: k.Field()} }
 
 // Group returns the key by which tenures share a renewal call.
-func (k Keeper) Group() any { return k.Lock.Client.Group(k.Lock) }
+func (k Keeper) Group() any { return k.Lock.Group() }
 
 // About returns its lock.
 func (k Keeper) About() (name, kind string) { return k.Lock.Name, k.Lock.Kind.Name }
@@ -261,6 +261,17 @@ func (m *Lock) SendRelease(ctx context.Context, args lua.ReleaseArgs) (lua.Relea
 	}
 	m.Released(reply)
 	return reply, err
+}
+
+// Released takes in what came of a release: somebody has to look at a fair lock with Redisson in its queue (look.go).
+func (m *Lock) Released(r lua.ReleaseReply) {
+	switch {
+	case !r.Redisson:
+	case r.Status == lua.Granted:
+		m.looksIn(m.Client.GrantLease, "")
+	default:
+		m.looksIn(m.Client.PlaceLease, "")
+	}
 }
 
 // ReleaseResult is the result of a release.
