@@ -127,47 +127,44 @@ func (a AcquireArgs) send(ctx context.Context, c doer) rueidis.RedisResult {
 		queue = ""
 	}
 	var keys [3]string
-	args, n := a.args()
+	var args [7]string
 	s := acquireScripts[a.Side]
 	if a.Side == Writer && a.Fence != "" {
 		s = fencedWriteScript
 	}
-	return s.run(ctx, c, keysOf(&keys, a.Name, a.Fence, queue), args[:n]...)
+	return s.run(ctx, c, keysOf(&keys, a.Name, a.Fence, queue), a.args(&args)...)
 }
 
-// args returns the arguments; only the first n are used.
-func (a AcquireArgs) args() (args [7]string, n int) {
-	grant := millis(a.GrantLease)
-	args[0], args[1], args[2] = a.Owner, millis(a.Lease), strconv.Itoa(a.Count)
-	args[3], args[4], args[5], args[6] = a.Within, grant, a.Publish.command(), a.Publish.Name
-	n = 4
+// args puts the arguments into the caller's memory. Each takes Redis a third as long as a command in the script.
+func (a AcquireArgs) args(memory *[7]string) []string {
+	args, count, queue := append(memory[:0], a.Owner, millis(a.Lease)), strconv.Itoa(a.Count), a.Queue != ""
 	switch {
-	case a.Side == Reader:
-		if a.Queue != "" {
-			n = 7
-		}
-	case a.Side == Writer:
-		args[4], args[5] = args[5], ""
+	case a.Side == Reader && queue:
+		return append(args, count, a.Within, millis(a.GrantLease), a.Publish.command(), a.Publish.Name)
+	case a.Side == Writer && queue:
+		listens := ""
 		if a.Listens {
-			args[5] = a.Publish.Name
+			listens = a.Publish.Name
 		}
-		if a.Queue != "" {
-			n = 6
-		}
+		return append(args, count, a.Within, a.Publish.command(), listens)
+	case a.Side != Whole:
+		return append(args, count, a.Within)
 	case a.Count > 1:
-		args[2], args[3] = "", args[2]
-	case a.Queue != "": // each argument takes Redis a third as long as a command in the script
-		args[2], args[3], args[4], args[5] = grant, a.Publish.Name, "", "1"
-		if a.Publish.Sharded {
-			args[4], n = a.Publish.command(), 5
-		}
-		if a.Short {
-			n = 6
-		}
-	default:
-		n = 2
+		return append(args, "", count)
+	case !queue:
+		return args
 	}
-	return args, n
+	args = append(args, millis(a.GrantLease), a.Publish.Name)
+	switch {
+	case a.Publish.Sharded:
+		args = append(args, a.Publish.command())
+	case a.Short:
+		args = append(args, "")
+	}
+	if a.Short {
+		args = append(args, "1")
+	}
+	return args
 }
 
 // granted reads a number as the reply of the acquire script: the token, or -1.
