@@ -137,7 +137,8 @@ func (a AcquireArgs) send(ctx context.Context, c doer) rueidis.RedisResult {
 
 // args puts the arguments into the caller's memory. Each takes Redis a third as long as a command in the script.
 func (a AcquireArgs) args(memory *[7]string) []string {
-	args, count, queue := append(memory[:0], a.Owner, millis(a.Lease)), strconv.Itoa(a.Count), a.Queue != ""
+	args, count, queue := memory[:0], strconv.Itoa(a.Count), a.Queue != ""
+	args = append(args, a.Owner, millis(a.Lease))
 	switch {
 	case a.Side == Reader && queue:
 		return append(args, count, a.Within, millis(a.GrantLease), a.Publish.command(), a.Publish.Name)

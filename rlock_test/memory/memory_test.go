@@ -101,23 +101,48 @@ func (c *parkedCtx) Done() <-chan struct{} {
 
 // G3: the memory of a waiter, without its goroutine, which belongs to the caller.
 func TestMemoryOfWaiters(t *testing.T) {
-	memoryOfWaiters(t, (*rlock.Mutex).Lock)
+	for kind, waits := range map[string]func(*rlock.Client) func(context.Context) error{
+		"Lock": func(c *rlock.Client) func(context.Context) error {
+			m := c.Mutex("one")
+			return func(ctx context.Context) error {
+				_, _, err := m.Lock(ctx)
+				return err
+			}
+		},
+		"TryLock": func(c *rlock.Client) func(context.Context) error {
+			m := c.Mutex("one")
+			return func(ctx context.Context) error {
+				_, _, err := m.TryLock(ctx, time.Hour)
+				return err
+			}
+		},
+		"semaphore": func(c *rlock.Client) func(context.Context) error {
+			none := c.Semaphore("none")
+			return func(ctx context.Context) error { return none.Acquire(ctx, 1) }
+		},
+		"permit": func(c *rlock.Client) func(context.Context) error {
+			none := c.PermitSemaphore("none")
+			return func(ctx context.Context) error {
+				_, _, err := none.Acquire(ctx)
+				return err
+			}
+		},
+		"latch": func(c *rlock.Client) func(context.Context) error { return c.CountDownLatch("shut").Await },
+	} {
+		t.Run(kind, func(t *testing.T) { memoryOfWaiters(t, waits) })
+	}
 }
 
-func TestMemoryOfBoundedWaiters(t *testing.T) {
-	memoryOfWaiters(t, func(m *rlock.Mutex, ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
-		return m.TryLock(ctx, time.Hour)
-	})
-}
-
-func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (context.Context, rlock.UnlockFunc, error)) {
+func memoryOfWaiters(t *testing.T, waits func(*rlock.Client) func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	s := start(t)
 	watch := s.Client(t, counted, single)
-	_, unlock, err := newClient(t, s).Mutex("one", rlock.WithLease(long)).Lock(ctx) // a renewal could open a connection
+	other, wait := newClient(t, s), waits(newClient(t, s))
+	_, unlock, err := other.Mutex("one", rlock.WithLease(long)).Lock(ctx) // a renewal could open a connection
 	require.NoError(t, err)
-	m := newClient(t, s).Mutex("one")
+	_, err = other.CountDownLatch("shut").TrySetCount(ctx, 1)
+	require.NoError(t, err)
 
 	parked, start := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
@@ -127,8 +152,7 @@ func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (con
 		ctx := &parkedCtx{Context: ctx, parked: parked}
 		wg.Go(func() {
 			<-start
-			_, _, err := lock(m, ctx)
-			assert.ErrorIs(t, err, context.Canceled)
+			assert.ErrorIs(t, wait(ctx), context.Canceled)
 		})
 	}
 	asked := redistest.Commands(t, watch)["evalsha"]
