@@ -103,6 +103,26 @@ func TestAskedOfReaders(t *testing.T) {
 	})
 }
 
+// The same if the refusal names a reader of the writer's own process.
+func TestAskedOfReadersBesideOnesOwn(t *testing.T) {
+	virtual(t, func(t *testing.T, b fixture) {
+		other, c := newClient(t, b.rdb), b.Client
+		for range 20 { // it names any of them
+			theirs := locked(t, other.RWMutex(b.name, rlock.WithAsked()).Read())
+			own := locked(t, c.RWMutex(b.name, rlock.WithAsked()).Read())
+			b.earsOf(t, other, c)
+			began := time.Now()
+			writer := lockAsync(t, c.RWMutex(b.name).Write())
+			awaitAsked(t, own.ctx)
+			awaitAsked(t, theirs.ctx)
+			requireTookAtMost(t, time.Second, began, time.Now()) // and not when they look
+			require.NoError(t, theirs.unlock())
+			require.NoError(t, own.unlock())
+			require.NoError(t, writer.gets(t, testTimeout).unlock())
+		}
+	})
+}
+
 // Many readers are asked side by side, not in turn: far from Redis that would take a round trip each.
 func TestAskedOfManyReadersFarAway(t *testing.T) {
 	const readers, trip = 50, 200 * time.Millisecond

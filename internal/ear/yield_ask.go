@@ -53,14 +53,12 @@ func (e *Ear) AskHolder(ctx context.Context, m *tenure.Lock, holder string) {
 
 func (e *Ear) ask(ctx context.Context, m *tenure.Lock, holder, what string) {
 	mark, id, tag := kinds.CapabilityOf(holder)
-	about := what + holder
-	switch {
-	case !isAskable(mark):
-		return
-	case id == e.ID:
+	about, own := what+holder, id == e.ID
+	if own && isAskable(mark) {
 		e.Free(m.Key) // any other hold of this process is known to tellHere
-		return
-	case !e.askings.begin(about):
+	}
+	switch {
+	case !isAskable(mark), own && !isAmongReaders(m, holder), !e.askings.begin(about):
 		return
 	}
 	e.Calls.Background(func() { // ends when Redis has answered, or after some seconds
@@ -70,7 +68,7 @@ func (e *Ear) ask(ctx context.Context, m *tenure.Lock, holder, what string) {
 				e.askings.failed(e, about, err)
 				return
 			}
-			unknown := heard == 0 || e.Cluster.IsOne() && !e.Channel(id).Sharded // which does not tell
+			unknown := heard == 0 && !own || e.Cluster.IsOne() && !e.Channel(id).Sharded // which does not tell
 			if !e.askings.sent(about, unknown) {
 				return
 			}
@@ -160,7 +158,7 @@ func (a *askings) failed(e *Ear, owner string, err error) {
 
 // askAll asks that owner and returns the number known to have heard. A writer asks all readers, because the refusal names only one.
 func (e *Ear) askAll(ctx context.Context, m *tenure.Lock, holder, what, id string, tag uint64) (heard int, err error) {
-	if m.Kind.Side != lua.Writer || strings.HasSuffix(holder, kinds.WriterSuffix) {
+	if !isAmongReaders(m, holder) {
 		return e.askOne(id, what, tag)
 	}
 	fields, err := e.fields(e.Calls.Context(ctx), m)
@@ -168,6 +166,11 @@ func (e *Ear) askAll(ctx context.Context, m *tenure.Lock, holder, what, id strin
 		return 0, err
 	}
 	return e.askEach(fields, nil) // those of this process know, see tellHere
+}
+
+// isAmongReaders reports whether m is a writer that this holder refused, which may be one reader of many.
+func isAmongReaders(m *tenure.Lock, holder string) bool {
+	return m.Kind.Side == lua.Writer && !strings.HasSuffix(holder, kinds.WriterSuffix)
 }
 
 func (e *Ear) fields(ctx context.Context, m *tenure.Lock) ([]string, error) {
