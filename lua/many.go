@@ -14,7 +14,7 @@ import (
 
 var (
 	acquireAllScript  = script{calling("acquire", "acquire_all"), "3b7352510d50c3e9de178da2d9b2ca35270d46fa"}
-	releaseEachScript = script{calling("release", "release_each"), "de558bd69dd4932141c13a908e449f3b72700ef3"}
+	releaseEachScript = script{calling("release", "release_each"), "c815b6d4136f4cc9c505d460d5a62b3ad89db95c"}
 )
 
 // calling returns the text of a script that calls another script as a function of its KEYS and ARGV.

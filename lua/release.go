@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var releaseScript = script{Text("release"), "ade7bd26f686680c957df12ef040e353a5b842b5"}
+var releaseScript = script{Text("release"), "db1ae36bf511f8b189350df7dbf91ae7c76fe4b1"}
 
 // ReleaseArgs says who releases which lock, and who gets it.
 type ReleaseArgs struct {
@@ -19,6 +19,7 @@ type ReleaseArgs struct {
 	Fence   string // key of the fencing counter, which is raised for the next owner; "" for a lock without tokens
 	Owner   string
 	Count   int           // the owner's count after this call, 0 to end the hold
+	Waited  bool          // the owner may have had a place in the Queue: if it has been told that the lock is free, the next one is
 	Lease   time.Duration // of the remaining hold, or of Next; sent in whole milliseconds
 	Publish Publish       // used if Count is 0
 	Listens bool          // a writer's process listens to the channel
@@ -137,9 +138,12 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 		}
 		return releaseScripts[a.Side], keysOf(&memory.keys, a.Name, "", a.Key), args // nobody is next
 	}
-	grant := ""
+	grant, waited := "", a.Waited && a.Count == 0
 	if a.Key != "" {
 		grant = millis(a.GrantLease)
+	}
+	if waited {
+		count = "-1"
 	}
 	args = append(args, a.Owner, a.Publish.Name, grant, how, count, lease, a.Next, goes)
 	switch { // each argument takes Redis a third as long as a command in the script
@@ -150,6 +154,8 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 	case a.Next != "":
 	case a.Count > 0:
 		args = args[:6]
+	case waited && a.Key != "":
+		args = args[:5]
 	case a.Publish.Sharded:
 		args = args[:4]
 	case a.Key != "":

@@ -7,7 +7,8 @@
 -- ARGV[2]      unlock channel
 -- ARGV[3]      optional: lease in ms of a grant to another process; '' without a queue
 -- ARGV[4]      optional: how to publish, publish or spublish; the former if missing
--- ARGV[5]      optional: the owner's count after this call; 0 or missing ends the hold
+-- ARGV[5]      optional: the owner's count after this call; 0 or missing ends the hold; -1 the same of an owner that has waited: if it was
+--              told that the lock is free, and has lost its place by that, nobody else may know
 -- ARGV[6]      optional: lease in ms: of the remaining levels, or of ARGV[7]
 -- ARGV[7]      optional: the next owner in this process
 -- ARGV[8]      with ARGV[7]: 1: it gets the lock; 0: the head of the queue gets it, and ARGV[7] joins at the end; 2: the placeholder
@@ -240,7 +241,8 @@ local function invite()
 end
 
 if redis.call('hexists', lock, owner) == 0 then
-  if front and redis.call('zrem', queue, queue_entry(owner), queue_entry(owner, false, true), queue_entry(owner, true)) > 0 and redis.call('exists', lock) == 0 then
+  local left = front and redis.call('zrem', queue, queue_entry(owner), queue_entry(owner, false, true), queue_entry(owner, true))
+  if front and (left > 0 or want < 0) and redis.call('exists', lock) == 0 then
     look_up()
     invite() -- it may have been the owner's turn to look
   end

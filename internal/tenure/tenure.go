@@ -238,6 +238,7 @@ func (t *Tenure) StaysTaken() bool { return t.Stays != nil && time.Now().Before(
 func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
 	m := t.Lock
 	args := m.ReleaseOf(t.Field())
+	args.Waited = t.Queued != nil
 	switch left := t.Stays; {
 	case left == nil || t.LossSoFar() != nil: // a lost tenure must not outlast its lease
 	case left.Ticket != "":

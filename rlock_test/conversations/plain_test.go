@@ -30,7 +30,7 @@ func TestConversations(t *testing.T) {
 // Directives for plain locks, and with fence for fenced locks:
 //
 //	acquire OWNER [lease=30s] [count=1] [queue] [fence] [short]
-//	release OWNER [count=0] [lease=30s] [next=OWNER] [stay] [short] [no-queue] [fence]
+//	release OWNER [count=0] [lease=30s] [next=OWNER] [stay] [short] [waited] [no-queue] [fence]
 //	renew OWNER … [lease=30s]
 //	force
 var plainDirectives = map[string]directive{
@@ -50,7 +50,7 @@ var plainDirectives = map[string]directive{
 	"release": func(c *conversation, d *datadriven.TestData) string {
 		a := lua.ReleaseArgs{
 			Name: plainName, Owner: ownerArg(d), Lease: durationArg(d, "lease", 30*time.Second), Count: numberArg(d, "count", 0),
-			Publish: lua.Publish{Name: plainChannel}, Next: textArg(d, "next", ""), Stay: d.HasArg("stay"),
+			Publish: lua.Publish{Name: plainChannel}, Next: textArg(d, "next", ""), Stay: d.HasArg("stay"), Waited: d.HasArg("waited"),
 		}
 		if d.HasArg("fence") {
 			a.Fence = plainFence
