@@ -56,7 +56,8 @@ type Options struct {
 	Label string
 
 	// ConnectOnUse makes [Open], [OpenWith] and rlockgoredis.Open return at once. The first call that needs Redis connects, and its error says why
-	// it could not: [ErrUnreachable], or a refusal such as WRONGPASS; the next call tries again. See also [WithWaitForRedis].
+	// it could not: [ErrUnreachable], or a refusal such as WRONGPASS; the next call tries again. Those that wait for the connection go on in any
+	// order, even for a [FairMutex]. See also [WithWaitForRedis].
 	ConnectOnUse bool
 
 	// PlainPubSub makes a cluster client use PUBLISH and SUBSCRIBE also on Redis 7 or later, which has SPUBLISH and SSUBSCRIBE. All clients of a

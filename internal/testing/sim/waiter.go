@@ -31,6 +31,7 @@ type waiter struct {
 	shared  []bool // of which it wants a share
 	gate    bool   // it waits for other readers that may upgrade, too
 	began   time.Time
+	first   bool // it came before its process had connected: such calls go on in any order
 	told    bool // that it sleeps has been reported
 
 	// The rest is about a waiter for one lock; world.mu guards it.
@@ -182,7 +183,7 @@ func (o *oracle) overtaken(s *section, asked time.Time) {
 		}
 	}
 	for v := range w.waiting {
-		if len(v.locks) > 1 || v.locks[0] != o || v.process == s.process || v.unfair != "" || v.process.isDead() {
+		if len(v.locks) > 1 || v.locks[0] != o || v.process == s.process || v.unfair != "" || v.process.isDead() || v.first {
 			continue
 		}
 		if w.active > 0 || time.Since(w.lastFault) < w.settled()+time.Since(v.began) {

@@ -258,7 +258,7 @@ func (k *worker) leastAttempt() time.Duration {
 
 // wait notes that a call waits, until the returned function is called.
 func (k *worker) wait(w want) func() {
-	v := &waiter{process: k.process, began: time.Now(), gate: w.upper != nil}
+	v := &waiter{process: k.process, began: time.Now(), gate: w.upper != nil, first: k.process.isFirst()}
 	for _, p := range w.parts {
 		v.locks, v.shared = append(v.locks, p.oracle), append(v.shared, p.shared)
 	}
